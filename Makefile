@@ -1,0 +1,90 @@
+# One command per task.  `make` alone makes the environment and lists the tasks.
+#
+# Needs python3 (3.10 or later, with venv) and make; everything else comes from the lock files in requirements/.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# Some folders are checked when they exist.
+LINTED := $(wildcard trio_grpc tests examples benchmarks docs/conf.py)
+TYPED := $(wildcard trio_grpc tests/typing examples)
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test check lint typecheck format coverage interop bench bench-env docs lock changelog clean
+
+help: env  ## make the environment and show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+env: $(READY)
+
+# --no-deps: the lock names everything.  --no-build-isolation: the build backend is in the lock too.
+$(READY): requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: env  ## run the examples: clients and servers as separate processes
+	$(BIN)/python examples/run_demo.py
+
+test: env  ## run all tests (ARGS="-k name" narrows them)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint typecheck  ## everything that reads the code without running it
+
+lint: env  ## ruff: rules and formatting
+	$(BIN)/ruff check $(LINTED)
+	$(BIN)/ruff format --check $(LINTED)
+
+typecheck: env  ## mypy strict, pyright strict on what users see
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/pyright
+	$(BIN)/pyright --ignoreexternal --verifytypes trio_grpc
+
+format: env  ## let ruff repair and format the code
+	$(BIN)/ruff check --fix $(LINTED)
+	$(BIN)/ruff format $(LINTED)
+
+coverage: env  ## run all tests and show the lines that none of them reach
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage report
+
+interop: env  ## only the tests against real peers
+	$(BIN)/python -m pytest tests/interop $(ARGS)
+
+bench: env  ## compare with other libraries (ARGS="peers" is the default)
+	$(BIN)/python -m benchmarks $(or $(ARGS),peers)
+
+bench-env: .venv-purerpc/.ready  ## an environment for purerpc, which needs an old h2
+
+.venv-purerpc/.ready: requirements/purerpc.txt
+	@test -x .venv-purerpc/bin/python || $(PYTHON) -m venv .venv-purerpc
+	.venv-purerpc/bin/python -m pip install --quiet --no-deps -r requirements/purerpc.txt
+	@touch $@
+
+docs: .venv-docs/.ready  ## build the documentation into docs/_build; a warning is an error
+	.venv-docs/bin/python -m sphinx -W -q -b html docs docs/_build
+
+.venv-docs/.ready: requirements/docs.txt pyproject.toml
+	@test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --no-deps -r requirements/docs.txt
+	.venv-docs/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+# One resolution for every Python we support; markers say where versions differ.
+COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate --upgrade
+
+lock:  ## resolve the dependency groups again into requirements/*.txt
+	@test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/python -m pip install --quiet uv; }
+	$(COMPILE) --group dev --extra tools pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --group purerpc -o requirements/purerpc.txt
+	$(COMPILE) --group docs pyproject.toml -o requirements/docs.txt
+
+changelog: env  ## show what the next release's notes would say
+	$(BIN)/towncrier build --draft
+
+clean:  ## remove environments, caches and builds
+	rm -rf .venv .venv-purerpc .venv-docs .venv-lock build dist docs/_build .coverage
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
