@@ -1,0 +1,91 @@
+"""The description of one RPC method: its names, its kind and its message types.
+
+Generated code makes one `Method` per rpc of a service; both sides of a call read it. It says what a method
+*is*, never how it is called or served, and treats message types as plain classes.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+__all__ = ["Cardinality", "Method"]
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class Cardinality(enum.Enum):
+    """How many messages a method takes and gives."""
+
+    UNARY_UNARY = (False, False)
+    """One request, one response."""
+    UNARY_STREAM = (False, True)
+    """One request, a stream of responses."""
+    STREAM_UNARY = (True, False)
+    """A stream of requests, one response."""
+    STREAM_STREAM = (True, True)
+    """A stream each way."""
+
+    client_streaming: bool
+    """Whether the client sends a stream of messages."""
+    server_streaming: bool
+    """Whether the server sends a stream of messages."""
+
+    def __init__(self, client_streaming: bool, server_streaming: bool) -> None:
+        # Attributes, not properties: they are read for every call.
+        self.client_streaming = client_streaming
+        self.server_streaming = server_streaming
+
+
+def _check_name(_: Method[Any, Any], attribute: attrs.Attribute[str], value: str) -> None:
+    """Refuse what would not make a path of the form ``/service/name``."""
+    if not isinstance(value, str):
+        raise TypeError(f"method {attribute.name} must be str, not {type(value).__name__}")
+    if not (value and value.isascii() and value.isprintable()) or " " in value or "/" in value:
+        raise ValueError(
+            f"method {attribute.name} must be printable ASCII without spaces and '/', got {value!r}"
+        )
+
+
+@attrs.frozen(eq=False, repr=False)
+class Method(Generic[RequestT, ResponseT]):
+    """One RPC method. Two methods are the same only if they are the same object.
+
+    Attributes:
+        service: Full name of the service, such as ``pkg.Greeter``.
+        name: Name of the method on the wire, such as ``SayHello``.
+        cardinality: Which sides stream.
+        request_type: Class of the request messages.
+        response_type: Class of the response messages.
+        idempotent: Whether the method may be repeated without harm (``idempotency_level`` in the .proto
+            file).
+        path: The HTTP/2 ``:path`` of the method, such as ``/pkg.Greeter/SayHello``.
+        full_name: The method's full protobuf name, such as ``pkg.Greeter.SayHello``.
+    """
+
+    service: str = attrs.field(validator=_check_name)
+    name: str = attrs.field(validator=_check_name)
+    cardinality: Cardinality = attrs.field(validator=attrs.validators.instance_of(Cardinality))
+    request_type: type[RequestT]
+    response_type: type[ResponseT]
+    idempotent: bool = False
+    # Made once: the path is read for every call.
+    path: str = attrs.field(init=False)
+    full_name: str = attrs.field(init=False)
+
+    @path.default
+    def _make_path(self) -> str:
+        return f"/{self.service}/{self.name}"
+
+    @full_name.default
+    def _make_full_name(self) -> str:
+        return f"{self.service}.{self.name}"
+
+    def __repr__(self) -> str:
+        return (
+            f"<Method {self.path} {self.cardinality.name} "
+            f"{self.request_type.__qualname__} -> {self.response_type.__qualname__}>"
+        )
