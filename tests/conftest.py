@@ -65,8 +65,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     assert _real_stderr is not None
     faulthandler.dump_traceback_later(seconds + 3 * GRACE_SECONDS, exit=True, file=_real_stderr)
     has_alarm = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGALRM, on_alarm) if has_alarm else None
     if has_alarm:
-        previous = signal.signal(signal.SIGALRM, on_alarm)
         signal.setitimer(signal.ITIMER_REAL, seconds, GRACE_SECONDS)
     try:
         return (yield)
