@@ -44,7 +44,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_transport.frames",
         """
         _transport.messages _transport.headers _transport.header_codec _transport.flow_control
-        _transport.byte_stream _transport.service_nursery
+        _transport.byte_stream _transport.service_nursery _transport.stream_table
         """,
         "_transport.control_buffer",
         "_transport.framer",
@@ -73,8 +73,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
 #: Made by protoc and by our code generator, which write for a user's project: they may name the face.
 GENERATED = re.compile(r"_pb2$|_trio_grpc$")
 
-#: Everything we may import that the standard library does not bring.
-DEPENDENCIES = frozenset({"attr", "attrs", "google", "h2", "hpack", "hyperframe", "trio", "trio_grpc"})
+#: Everything we may import that the standard library does not bring: the four declared dependencies, h2's two halves,
+#: and outcome, which is what `trio.lowlevel.reschedule` takes.
+DEPENDENCIES = words("attr attrs google h2 hpack hyperframe outcome trio trio_grpc")
 
 #: Who may import what, where that is not everybody.  Patterns over room names.
 RESERVED: Mapping[str, str] = {
