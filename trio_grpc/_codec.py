@@ -76,27 +76,25 @@ class ProtobufCodec:
         _check_message_type(message_type)
         serialize = message_type.SerializeToString
 
-        # The bare method would be a little cheaper, but protobuf gives every class the same one: it
-        # serializes a message of any other type without a word, and the peer reads nonsense.
+        # The bare method would save some 40 ns, but protobuf has one and the same for all classes: given a message of
+        # another type it serializes that one without a word, and the peer reads nonsense.
         def encode(message: MessageT) -> bytes:
-            if message.__class__ is not message_type:
+            if type(message) is not message_type:
                 raise _wrong_message(message_type, message)
             return serialize(message)
 
         return encode
 
-    def decoder(
-        self, message_type: type[MessageT], /
-    ) -> Callable[[bytes | bytearray | memoryview], MessageT]:
+    def decoder(self, message_type: type[MessageT], /) -> Callable[[bytes | bytearray | memoryview], MessageT]:
         """Return the function that makes a message of this type from bytes.
 
         Args:
             message_type: A class that protobuf generated.
 
         Returns:
-            A function that takes any contiguous buffer, copies what it keeps, and returns a message. It
-            raises ``google.protobuf.message.DecodeError``, which names the type, when the bytes are no such
-            message.
+            A function that takes bytes and returns a message, which shares no memory with them. It raises
+            ``google.protobuf.message.DecodeError``, which names the type, when the bytes are no such message.
+            `bytes` and `bytearray` are read where they lie; protobuf before 7 first copies a `memoryview`.
 
         Raises:
             TypeError: ``message_type`` is not a protobuf message class.
@@ -149,16 +147,17 @@ def decode_status_details(data: bytes, /) -> tuple[Message, ...]:
     """
     try:
         status = _status_class().FromString(data)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):  # the pure-Python protobuf raises the latter
         return ()
     return tuple([_unpack(detail.type_url, detail.value) for detail in status.details])
 
 
 def _unpack(type_url: str, value: bytes) -> Message:
     try:
-        descriptor = descriptor_pool.Default().FindMessageTypeByName(type_url.rpartition("/")[2])
+        # The pool of any generated file is the default one.
+        descriptor = any_pb2.DESCRIPTOR.pool.FindMessageTypeByName(type_url.rpartition("/")[2])
         detail: Message = message_factory.GetMessageClass(descriptor).FromString(value)
-    except (KeyError, DecodeError):
+    except (KeyError, DecodeError, UnicodeDecodeError):
         return any_pb2.Any(type_url=type_url, value=value)
     return detail
 
@@ -170,7 +169,7 @@ def _status_class() -> type[Any]:
     It lives in a pool of its own: in the default pool it would clash with the same file from
     ``googleapis-common-protos``.
     """
-    pool = descriptor_pool.DescriptorPool()
+    pool: Any = descriptor_pool.DescriptorPool()  # Any: not every release of the stubs has types for it
     pool.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(

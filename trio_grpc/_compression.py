@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 import zlib
 from typing import Protocol
 
@@ -29,7 +30,7 @@ class CompressionError(Exception):
     """Bytes are not what the compressor's format allows."""
 
 
-class DecompressedTooLarge(Exception):  # noqa: N818 # it says what happened
+class DecompressedTooLarge(Exception):  # it says what happened
     """A message would be longer than its limit once decompressed.
 
     Not a `CompressionError`: the data may be perfectly valid, and the status differs.
@@ -112,9 +113,9 @@ class _Zlib:
     def decompress(self, data: bytes, max_size: int, /) -> bytes:
         decompressor = zlib.decompressobj(self._wbits)
         try:
-            # One byte more than allowed tells "exactly the limit" from "too large", and a bomb is never
-            # inflated.
-            result = decompressor.decompress(data, max_size + 1)
+            # One byte more than allowed tells "exactly the limit" from "too large": a bomb is never inflated. (zlib
+            # takes no number above sys.maxsize, and reads 0 as "no limit".)
+            result = decompressor.decompress(data, min(max_size, sys.maxsize - 1) + 1)
         except zlib.error as error:
             raise CompressionError(f"malformed {self.name} data: {error}") from error
         if len(result) > max_size:
@@ -156,9 +157,7 @@ def register_compressor(compressor: Compressor, /) -> None:
     """
     name = compressor.name
     if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"compressor name must be made of lower-case letters, digits, '_', '-' and '.', got {name!r}"
-        )
+        raise ValueError(f"compressor name must be made of lower-case letters, digits, '_', '-' and '.', got {name!r}")
     if name == Compression.NONE.value:
         raise ValueError("compressor name 'identity' means no compression and cannot be replaced")
     _compressors[name] = compressor

@@ -45,9 +45,15 @@ def _check_name(_: Method[Any, Any], attribute: attrs.Attribute[str], value: str
     if not isinstance(value, str):
         raise TypeError(f"method {attribute.name} must be str, not {type(value).__name__}")
     if not (value and value.isascii() and value.isprintable()) or " " in value or "/" in value:
-        raise ValueError(
-            f"method {attribute.name} must be printable ASCII without spaces and '/', got {value!r}"
-        )
+        raise ValueError(f"method {attribute.name} must be printable ASCII without spaces and '/', got {value!r}")
+
+
+def _make_path(method: Method[Any, Any]) -> str:
+    return f"/{method.service}/{method.name}"
+
+
+def _make_full_name(method: Method[Any, Any]) -> str:
+    return f"{method.service}.{method.name}"
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -73,16 +79,8 @@ class Method(Generic[RequestT, ResponseT]):
     response_type: type[ResponseT]
     idempotent: bool = False
     # Made once: the path is read for every call.
-    path: str = attrs.field(init=False)
-    full_name: str = attrs.field(init=False)
-
-    @path.default
-    def _make_path(self) -> str:
-        return f"/{self.service}/{self.name}"
-
-    @full_name.default
-    def _make_full_name(self) -> str:
-        return f"{self.service}.{self.name}"
+    path: str = attrs.field(init=False, default=attrs.Factory(_make_path, takes_self=True))
+    full_name: str = attrs.field(init=False, default=attrs.Factory(_make_full_name, takes_self=True))
 
     def __repr__(self) -> str:
         return (
