@@ -11,10 +11,10 @@ LINTED := $(wildcard trio_grpc tests examples benchmarks docs/conf.py)
 TYPED := $(wildcard trio_grpc tests/typing examples)
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test check lint typecheck format coverage interop bench bench-env docs lock changelog clean
+.PHONY: help env demo test test-lowest check lint typecheck format coverage interop bench bench-env docs lock changelog clean
 
 help: env  ## make the environment and show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY)
 
@@ -53,6 +53,15 @@ coverage: env  ## run all tests and show the lines that none of them reach
 interop: env  ## only the tests against real peers
 	$(BIN)/python -m pytest tests/interop $(ARGS)
 
+test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyproject.toml allows
+	.venv-lowest/bin/python -m pytest $(ARGS)
+
+.venv-lowest/.ready: requirements/lowest.txt pyproject.toml
+	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --no-deps -r requirements/lowest.txt
+	.venv-lowest/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
 bench: env  ## compare with other libraries (ARGS="peers" is the default)
 	$(BIN)/python -m benchmarks $(or $(ARGS),peers)
 
@@ -78,13 +87,14 @@ COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.1
 lock:  ## resolve the dependency groups again into requirements/*.txt
 	@test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/python -m pip install --quiet uv; }
 	$(COMPILE) --group dev --extra tools pyproject.toml -o requirements/dev.txt
+	$(COMPILE) --group test --group build --resolution lowest-direct pyproject.toml -o requirements/lowest.txt
 	$(COMPILE) --group purerpc -o requirements/purerpc.txt
-	$(COMPILE) --group docs pyproject.toml -o requirements/docs.txt
+	$(COMPILE) --group docs --group build pyproject.toml -o requirements/docs.txt
 
 changelog: env  ## show what the next release's notes would say
 	$(BIN)/towncrier build --draft
 
 clean:  ## remove environments, caches and builds
-	rm -rf .venv .venv-purerpc .venv-docs .venv-lock build dist docs/_build .coverage
+	rm -rf .venv .venv-* build dist docs/_build .coverage
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
