@@ -36,12 +36,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     words(floor)
     for floor in (
         # words that everything uses
-        "_metadata",
+        "_metadata _transport.frames _transport.side",
         "_status",
         "_method _codec _compression",
         "_options",
         # the protocol, and the one seam to the operating system
-        "_transport.frames",
         """
         _transport.messages _transport.headers _transport.header_codec _transport.flow_control
         _transport.byte_stream _transport.service_nursery _transport.stream_table
