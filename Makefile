@@ -8,7 +8,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Some folders are checked when they exist.
 LINTED := $(wildcard trio_grpc tests examples benchmarks docs/conf.py)
-TYPED := $(wildcard trio_grpc tests/typing examples)
+TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
+# Each is a little project of its own, with modules named like the other's.
+EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-lowest check lint typecheck format coverage interop bench bench-env docs lock changelog clean
@@ -39,6 +41,9 @@ lint: env  ## ruff: rules and formatting
 
 typecheck: env  ## mypy strict, pyright strict on what users see
 	$(BIN)/mypy $(TYPED)
+	@set -e; for example in $(EXAMPLES); do \
+		echo "mypy $$example"; MYPYPATH=$$example $(BIN)/mypy $$example; \
+	done
 	$(BIN)/pyright
 	$(BIN)/pyright --ignoreexternal --verifytypes trio_grpc
 
