@@ -44,8 +44,9 @@ typecheck: env  ## mypy strict, pyright strict on what users see
 	@set -e; for example in $(EXAMPLES); do \
 		echo "mypy $$example"; MYPYPATH=$$example $(BIN)/mypy $$example; \
 	done
-	$(BIN)/pyright
-	$(BIN)/pyright --ignoreexternal --verifytypes trio_grpc
+	$(BIN)/pyright --project pyproject.toml
+	@# This one asks the first python on the path where packages are, and nothing else.
+	PATH="$(CURDIR)/$(BIN):$$PATH" pyright --ignoreexternal --verifytypes trio_grpc
 
 format: env  ## let ruff repair and format the code
 	$(BIN)/ruff check --fix $(LINTED)
