@@ -7,7 +7,6 @@ import importlib
 import inspect
 import io
 import os
-import pickle
 import stat
 import subprocess
 import sys
@@ -43,21 +42,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     directory = tmp_path_factory.mktemp("generated")
     files = [str(SAMPLES / name) for name in ALL_SAMPLES]
     assert trio_grpc.protoc.main([f"-I{SAMPLES}", f"--out={directory}", *files]) == 0
-    yield from importable(directory)
-
-
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """All samples generated with relative imports into a package; its name."""
-    directory = tmp_path_factory.mktemp("relative")
-    files = [str(SAMPLES / name) for name in ALL_SAMPLES]
-    out = directory / "some_package" / "generated"
-    assert trio_grpc.protoc.main([f"-I{SAMPLES}", f"--out={out}", "--relative-imports", *files]) == 0
-    for _ in importable(directory):
-        yield "some_package.generated"
-
-
-def importable(directory: Path) -> Iterator[Path]:
     before = set(sys.modules)
     sys.path.insert(0, str(directory))
     importlib.invalidate_caches()
@@ -295,9 +279,10 @@ def test_services_with_names_of_keywords_or_of_each_others_classes_stay_apart(lo
 
 
 def test_messages_with_names_of_keywords_are_reached(load: Any) -> None:
-    odd = load("naming.proto").MessagesServicer.__trio_grpc_methods__["Odd"]
-    assert odd.request_type.DESCRIPTOR.full_name == "samples.naming.None"
-    assert odd.response_type.DESCRIPTOR.full_name == "samples.naming.None.class"
+    methods = load("keyword_messages.proto").KeywordMessagesServicer.__trio_grpc_methods__
+    assert methods["Odd"].request_type.DESCRIPTOR.full_name == "samples.keyword_messages.None"
+    assert methods["Odd"].response_type.DESCRIPTOR.full_name == "samples.keyword_messages.None.class"
+    assert methods["Half"].response_type.DESCRIPTOR.full_name == "samples.keyword_messages.Fine.del"
 
 
 async def test_renamed_rpcs_are_served_and_called_under_their_wire_names(load: Any) -> None:
@@ -433,17 +418,33 @@ def test_relative_imports_leave_files_of_google_to_their_distributions_unless_th
     assert imports("app.proto", "google/rpc/status.proto") == ["from .google.rpc import status_pb2 as _status_pb2"]
 
 
-@pytest.mark.parametrize("proto", ALL_SAMPLES)
-def test_with_relative_imports_the_output_works_inside_a_package(proto: str, package: str) -> None:
-    module = importlib.import_module(f"{package}.{module_name(proto, '_trio_grpc')}")
-    messages = importlib.import_module(f"{package}.{module_name(proto, '_pb2')}")
-    for name in module.__all__:
-        if name.endswith("Servicer"):
-            for method in getattr(module, name).__trio_grpc_methods__.values():
-                assert method.request_type.__module__.startswith((package, "google."))
+IMPORT_ALL = """
+import importlib, pickle, sys
+
+package, *modules = sys.argv[1:]
+for name in modules:
+    module = importlib.import_module(f"{package}.{name}_trio_grpc")
+    for servicer in (getattr(module, name) for name in module.__all__ if name.endswith("Servicer")):
+        for method in servicer.__trio_grpc_methods__.values():
+            assert method.request_type.__module__.startswith((package, "google.protobuf.")), method
+    messages = importlib.import_module(f"{package}.{name}_pb2")
     for name in messages.DESCRIPTOR.message_types_by_name:
-        message = getattr(messages, name)()
-        assert pickle.loads(pickle.dumps(message)) == message
+        message_type = getattr(messages, name)
+        assert pickle.loads(pickle.dumps(message_type())) == message_type()
+"""
+
+
+@pytest.mark.parametrize("package", ["some_package", "some_package.deeper"])
+def test_with_relative_imports_the_output_works_inside_a_package(package: str, tmp_path: Path) -> None:
+    out = tmp_path.joinpath(*package.split("."))
+    files = [str(SAMPLES / name) for name in ALL_SAMPLES]
+    assert trio_grpc.protoc.main([f"-I{SAMPLES}", f"--out={out}", "--relative-imports", *files]) == 0
+    # In a process of its own: protobuf has one class for each message, wherever its module is imported from.
+    subprocess.run(
+        [sys.executable, "-W", "error", "-c", IMPORT_ALL, package, *(module_name(name, "") for name in ALL_SAMPLES)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
+        check=True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""A client as a user would write it; read by type checkers, never run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import trio
+from echo_pb2 import EchoReply, EchoRequest
+from echo_trio_grpc import EchoStub
+from typing_extensions import assert_type
+
+import trio_grpc
+
+
+async def unary(echo: EchoStub) -> None:
+    reply = await echo.Unary(EchoRequest(text="a"))
+    assert_type(reply, EchoReply)
+    assert_type(reply.text, str)
+    assert_type(
+        await echo.Unary(
+            EchoRequest(),
+            timeout=1.5,
+            metadata={"key": "value", "key-bin": b"value"},
+            wait_for_ready=True,
+            compression=trio_grpc.Compression.GZIP,
+        ),
+        EchoReply,
+    )
+    async with echo.Unary.open(EchoRequest(), metadata=[("key", "one"), ("key", "two")]) as call:
+        assert_type(await call.wait_initial_metadata(), trio_grpc.Metadata)
+        assert_type(await call.receive(), EchoReply)
+        assert_type(call.trailing_metadata, trio_grpc.Metadata)
+
+
+async def server_stream(echo: EchoStub) -> list[str]:
+    async with echo.ServerStream(EchoRequest(count=3), timeout=1) as replies:
+        first = await replies.receive()
+        assert_type(first, EchoReply)
+        return [first.text] + [reply.text async for reply in replies]
+
+
+async def client_stream(echo: EchoStub) -> None:
+    async def requests() -> AsyncIterator[EchoRequest]:
+        yield EchoRequest()
+
+    assert_type(await echo.ClientStream([EchoRequest(), EchoRequest()]), EchoReply)
+    assert_type(await echo.ClientStream(requests(), compression="gzip"), EchoReply)
+    async with echo.ClientStream.open(metadata=trio_grpc.Metadata({"key": "value"})) as call:
+        await call.send(EchoRequest())
+        await call.done_sending()
+        assert_type(await call.receive(), EchoReply)
+
+
+async def bidi(echo: EchoStub) -> None:
+    async with echo.Bidi(wait_for_ready=False) as chat, trio.open_nursery() as nursery:
+        nursery.start_soon(chat.send, EchoRequest())
+        async for reply in chat:
+            assert_type(reply, EchoReply)
+            await chat.done_sending()
+
+
+async def fails(echo: EchoStub) -> trio_grpc.StatusCode:
+    try:
+        await echo.Unary(EchoRequest())
+    except trio_grpc.RpcError as error:
+        assert_type(error.message, str)
+        return error.code
+    return trio_grpc.StatusCode.OK
+
+
+async def main() -> None:
+    async with trio_grpc.open_channel("localhost:50051") as channel:
+        assert_type(channel, trio_grpc.Channel)
+        echo = EchoStub(channel)
+        await unary(echo)
+        with trio.fail_after(1):
+            assert_type(await server_stream(echo), list[str])
+
+
+if __name__ == "__main__":
+    trio.run(main)
