@@ -91,6 +91,8 @@ class RpcError(Exception):
     details: tuple[Any, ...]
     initial_metadata: Metadata
     trailing_metadata: Metadata
+    #: Set on errors that a call of ours raised: a handler that lets one escape has failed itself, and says UNKNOWN.
+    received: bool = False
 
     def __init__(
         self,

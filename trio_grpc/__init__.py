@@ -1,0 +1,69 @@
+"""gRPC for trio: a cancel scope is an RPC's cancellation, its deadline is the call's deadline on the wire."""
+
+from __future__ import annotations
+
+from trio_grpc._call import StreamStreamCall as StreamStreamCall
+from trio_grpc._call import StreamUnaryCall as StreamUnaryCall
+from trio_grpc._call import UnaryStreamCall as UnaryStreamCall
+from trio_grpc._call import UnaryUnaryCall as UnaryUnaryCall
+from trio_grpc._channel import Channel as Channel
+from trio_grpc._channel import ChannelStatistics as ChannelStatistics
+from trio_grpc._channel import open_channel as open_channel
+from trio_grpc._codec import Codec as Codec
+from trio_grpc._codec import ProtobufCodec as ProtobufCodec
+from trio_grpc._compression import Compression as Compression
+from trio_grpc._compression import Compressor as Compressor
+from trio_grpc._compression import register_compressor as register_compressor
+from trio_grpc._metadata import Metadata as Metadata
+from trio_grpc._metadata import MetadataError as MetadataError
+from trio_grpc._metadata import MetadataLike as MetadataLike
+from trio_grpc._method import Cardinality as Cardinality
+from trio_grpc._method import Method as Method
+from trio_grpc._options import Limits as Limits
+from trio_grpc._server import Server as Server
+from trio_grpc._server import ServerStatistics as ServerStatistics
+from trio_grpc._server import serve as serve
+from trio_grpc._servicer import RequestStream as RequestStream
+from trio_grpc._servicer import Servicer as Servicer
+from trio_grpc._servicer import ServicerContext as ServicerContext
+from trio_grpc._status import RpcError as RpcError
+from trio_grpc._status import StatusCode as StatusCode
+from trio_grpc._stub import StreamStreamMethod as StreamStreamMethod
+from trio_grpc._stub import StreamUnaryMethod as StreamUnaryMethod
+from trio_grpc._stub import UnaryStreamMethod as UnaryStreamMethod
+from trio_grpc._stub import UnaryUnaryMethod as UnaryUnaryMethod
+from trio_grpc._version import __version__ as __version__
+
+__all__ = (
+    "Cardinality",
+    "Channel",
+    "ChannelStatistics",
+    "Codec",
+    "Compression",
+    "Compressor",
+    "Limits",
+    "Metadata",
+    "MetadataError",
+    "MetadataLike",
+    "Method",
+    "ProtobufCodec",
+    "RequestStream",
+    "RpcError",
+    "Server",
+    "ServerStatistics",
+    "Servicer",
+    "ServicerContext",
+    "StatusCode",
+    "StreamStreamCall",
+    "StreamStreamMethod",
+    "StreamUnaryCall",
+    "StreamUnaryMethod",
+    "UnaryStreamCall",
+    "UnaryStreamMethod",
+    "UnaryUnaryCall",
+    "UnaryUnaryMethod",
+    "__version__",
+    "open_channel",
+    "register_compressor",
+    "serve",
+)

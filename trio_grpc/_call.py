@@ -1,0 +1,601 @@
+"""One RPC as the client application sees it: the call objects, and what the end of a stream means for their user.
+
+A call object is an async context manager over send and receive operations in the manner of trio's channels. Entering
+it queues the request headers and returns; leaving it cancels what is unfinished. It owns no task of its own: a timeout
+of the call runs as a service of the channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, isnan
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import trio
+from trio.lowlevel import checkpoint
+
+from trio_grpc._balancing.subchannel import ConnectFailed
+from trio_grpc._channel import Channel
+from trio_grpc._codec import decode_status_details
+from trio_grpc._compression import (
+    Compression,
+    CompressionError,
+    DecompressedTooLarge,
+    compression_name,
+    get_compressor,
+)
+from trio_grpc._deadline import rpc_deadline
+from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata
+from trio_grpc._method import Method
+from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.connection import Connection, ConnectionLost
+from trio_grpc._transport.frames import ErrorCode
+from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.headers import encode_timeout
+from trio_grpc._transport.messages import CompressedBytes, Message
+from trio_grpc._transport.stream import Outcome, Stream
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_DEADLINE_EXCEEDED = "deadline exceeded"
+
+
+class CallFactory(Generic[RequestT, ResponseT]):
+    """What all calls of one method on one channel share."""
+
+    __slots__ = ("_encoding", "_heads", "channel", "decode", "encode", "head", "method", "send_limit")
+
+    def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
+        self.channel = channel
+        self.method = method
+        self.encode: Callable[[RequestT], bytes] = channel.codec.encoder(method.request_type)
+        self.decode: Callable[[Any], ResponseT] = bytes_decoder(channel.codec, method.response_type)
+        self.send_limit = channel.limits.send_limit
+        self._encoding = channel.default_compression
+        #: Request heads by encoding: templates are compared by identity, so each is made once.
+        self._heads: dict[str, HeaderTemplate] = {}
+        self.head = self.head_for(self._encoding)
+
+    def head_for(self, encoding: str) -> HeaderTemplate:
+        """Return the request head for an encoding."""
+        head = self._heads.get(encoding)
+        if head is None:
+            head = self._heads[encoding] = self.channel.request_head(self.method.path, encoding)
+        return head
+
+    def choose_encoding(self, compression: Compression | str | None) -> str:
+        """Return the wire name of the encoding for one call.
+
+        Raises:
+            ValueError: no compressor of that name is registered.
+        """
+        return self._encoding if compression is None else compression_name(compression)
+
+    def serialize(self, request: RequestT, encoding: str) -> tuple[bytes, bool]:
+        """Return a message's bytes and whether they are compressed.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        data = self.encode(request)
+        if len(data) > self.send_limit:
+            raise RpcError(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"message of {len(data)} bytes is over the limit of {self.send_limit} bytes "
+                "(option max_send_message_length)",
+            )
+        if encoding == "identity":
+            return data, False
+        compressor = get_compressor(encoding)
+        if compressor is None:
+            raise ValueError(f"compression {encoding!r} is not registered")
+        return compressor.compress(data), True
+
+    def parse(self, message: Message, stream: Stream) -> ResponseT:
+        """Return a response from its bytes.
+
+        Raises:
+            RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
+        """
+        if isinstance(message, CompressedBytes):
+            head = stream.head_record
+            message = decompress(message, "identity" if head is None else head.encoding, self.channel.limits.receive_limit)
+        try:
+            return self.decode(message)
+        except Exception as error:
+            raise RpcError(
+                StatusCode.INTERNAL, f"failed to parse the response as {self.method.response_type.__name__}: {error}"
+            ) from error
+
+
+def bytes_decoder(codec: Any, message_type: type[Any]) -> Callable[[Any], Any]:
+    """Return a decoder that takes what the transport has: protobuf reads a bytearray where it lies, others get bytes."""
+    decode: Callable[[Any], Any] = codec.decoder(message_type)
+    if codec.name == "proto":
+        return decode
+    return lambda data: decode(bytes(data))
+
+
+def decompress(message: CompressedBytes, encoding: str, limit: int) -> bytes:
+    """Return the bytes behind a message with compressed flag 1 (gRPC compression.md).
+
+    Raises:
+        RpcError: INTERNAL for a flag without an encoding, an unknown encoding or bad data; RESOURCE_EXHAUSTED for more
+            bytes than ``limit``.
+    """
+    if encoding == "identity":
+        raise RpcError(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
+    compressor = get_compressor(encoding)
+    if compressor is None:
+        raise RpcError(StatusCode.INTERNAL, f"message is compressed with {encoding!r}, which is not registered here")
+    try:
+        return compressor.decompress(message, limit)
+    except DecompressedTooLarge as error:
+        raise RpcError(
+            StatusCode.RESOURCE_EXHAUSTED,
+            f"message is over the limit of {limit} bytes after decompression (option max_receive_message_length)",
+        ) from error
+    except CompressionError as error:
+        raise RpcError(StatusCode.INTERNAL, f"failed to decompress a message with {encoding}: {error}") from error
+
+
+def check_timeout(timeout: float) -> float:
+    """Return a timeout that is a number.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if isnan(timeout):
+        raise ValueError("timeout must be a number of seconds, not NaN")
+    return timeout
+
+
+def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> BaseException:
+    """Return the exception for the outcome of a stream that did not end well."""
+    if outcome.closed_locally:
+        return trio.ClosedResourceError(outcome.message)
+    code, message = outcome.code, outcome.message
+    if code is StatusCode.CANCELLED and deadline < inf and trio.current_time() >= deadline:
+        # PROTOCOL-HTTP2, "Client Cancellation": the server's timer was a little faster than ours.
+        code, message = StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED
+    if code is StatusCode.OK:
+        code, message = StatusCode.INTERNAL, "call ended with status OK but without a reply"
+    head = stream.head_record
+    error = RpcError(
+        code,
+        message,
+        details=decode_status_details(outcome.details) if outcome.details else (),
+        initial_metadata=_metadata(head.fields) if head is not None and stream.trailers_record is not head else None,
+        trailing_metadata=_metadata(outcome.fields),
+    )
+    error.__cause__ = outcome.cause
+    error.received = True
+    return error
+
+
+def _metadata(fields: tuple[Field, ...]) -> Metadata:
+    try:
+        return Metadata.from_wire(fields)
+    except ValueError:
+        # Bad base64 in one field must not hide the status that it explains: keep what is readable.
+        return Metadata.from_wire(field for field in fields if not field[0].endswith(b"-bin"))
+
+
+async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> Connection:
+    """Return a connection together with a slot in its stream table.
+
+    Raises:
+        RpcError: UNAVAILABLE, there is no connection.
+        trio.ClosedResourceError: the channel is closed.
+    """
+    while True:
+        connection = channel.connection_nowait()
+        if connection is None or connection.draining:
+            try:
+                connection = await channel.wait_connection(bool(wait_for_ready))
+            except ConnectFailed as failed:
+                error = RpcError(StatusCode.UNAVAILABLE, str(failed))
+                error.received = True
+                raise error from failed.__cause__
+        table = connection.table
+        if table.acquire_nowait():
+            return connection
+        try:
+            await table.acquire()
+        except (ConnectionLost, trio.ClosedResourceError):
+            # The connection went away while we stood in line. Nothing was sent, so another one may serve.
+            if channel.closed:
+                raise trio.ClosedResourceError("channel closed") from None
+            continue
+        return connection
+
+
+def may_retry(outcome: Outcome, stream: Stream, attempt: int) -> bool:
+    """Whether to try again unseen (gRFC A6, transparent retries).
+
+    A call that never left this client may always be tried again, one that the server refused unseen once.
+    """
+    return outcome.unprocessed and (not stream.stream_id or attempt == 0)
+
+
+class Call(Generic[RequestT, ResponseT]):
+    """What the call objects of all four kinds have in common.
+
+    An async context manager: entering opens the call, leaving it cancels whatever is unfinished.
+    """
+
+    __slots__ = (
+        "_closed",
+        "_deadline",
+        "_encoding",
+        "_factory",
+        "_first",
+        "_literals",
+        "_metadata_cache",
+        "_reply",
+        "_stream",
+        "_timer",
+        "_timeout",
+        "_wait_for_ready",
+    )
+
+    def __init__(
+        self,
+        factory: CallFactory[RequestT, ResponseT],
+        first: tuple[bytes, bool] | None,
+        encoding: str,
+        timeout: float | None,
+        metadata: MetadataLike | None,
+        wait_for_ready: bool | None,
+    ) -> None:
+        self._factory = factory
+        self._first = first
+        self._encoding = encoding
+        self._timeout = None if timeout is None else check_timeout(timeout)
+        self._literals = encode_metadata(metadata)
+        self._wait_for_ready = wait_for_ready
+        self._stream: Stream | None = None
+        self._timer: trio.CancelScope | None = None
+        self._deadline = inf
+        self._closed = False
+        self._reply: ResponseT | None = None
+        self._metadata_cache: Metadata | None = None
+
+    async def __aenter__(self) -> Any:
+        if self._stream is not None or self._closed:
+            raise RuntimeError("a call can be entered only once")
+        # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
+        deadline = rpc_deadline.get()
+        if self._timeout is None:
+            await self._open(deadline)
+            return self
+        expires = trio.current_time() + self._timeout
+        with trio.CancelScope(deadline=expires) as scope:
+            await self._open(min(deadline, expires))
+        stream = self._stream
+        if scope.cancelled_caught:
+            if stream is not None:
+                self._close()
+            raise _expired()
+        assert stream is not None
+        self._deadline = min(deadline, expires)
+        self._timer = self._factory.channel.start_service(_expire, stream, expires)
+        return self
+
+    async def _open(self, deadline: float) -> None:
+        """Queue the request headers; the server's answer is awaited by others (a server may wait for our messages)."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        connection = await acquire_connection(self._factory.channel, self._wait_for_ready)
+        literals = self._literals
+        if deadline < inf:
+            literals = [(b"grpc-timeout", encode_timeout(deadline - trio.current_time())), *literals]
+        stream = connection.open_stream(self._factory.head_for(self._encoding), literals)
+        if self._first is not None:
+            data, compressed = self._first
+            stream.queue_message(data, compressed)
+            stream.end_stream = True
+        self._stream = stream
+        stream.announce()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        stream = self._stream
+        if stream is not None:
+            if stream.outcome is None or not stream.left_table:
+                stream.cancel("call closed")
+            stream.discard_incoming()
+
+    def cancel(self) -> None:
+        """Give the call up now: RST_STREAM(CANCEL) goes out, operations on it raise `trio.ClosedResourceError`."""
+        self._close()
+
+    async def aclose(self) -> None:
+        """`cancel` what is unfinished; leaving the block does the same."""
+        self._close()
+        await checkpoint()
+
+    # -- what it looks like
+
+    @property
+    def status(self) -> StatusCode | None:
+        """The status code, None until the call has ended."""
+        stream = self._stream
+        if stream is None or stream.outcome is None:
+            return None
+        return stream.outcome.code
+
+    @property
+    def peer(self) -> str:
+        """The peer's address; empty before the block is entered."""
+        return "" if self._stream is None else self._stream.peer
+
+    @property
+    def trailing_metadata(self) -> Metadata:
+        """What the server sent with its status; empty until the call has ended."""
+        stream = self._stream
+        if stream is None or stream.outcome is None:
+            return Metadata()
+        return _metadata(stream.outcome.fields)
+
+    async def wait_initial_metadata(self) -> Metadata:
+        """Wait for the server's response headers and return its initial metadata (empty for Trailers-Only).
+
+        Raises:
+            RpcError: the call ended before any came.
+            trio.ClosedResourceError: the call was closed on this side.
+        """
+        stream = self._opened()
+        await stream.wait_head()
+        head = stream.head_record
+        if head is None:
+            assert stream.outcome is not None
+            raise outcome_error(stream.outcome, stream, self._deadline)
+        if head.grpc_status is not None:
+            return Metadata()
+        return _metadata(head.fields)
+
+    def __repr__(self) -> str:
+        status = "open" if self.status is None else self.status.name
+        return f"<{type(self).__name__} {self._factory.method.path} {status}>"
+
+    # -- operations
+
+    def call_when_ended(self, callback: Callable[[], None] | None) -> None:
+        """Have a callback called once when the call gets its status, at once if it has one (for the stub's own use)."""
+        stream = self._opened()
+        stream.on_ended = callback
+        if callback is not None and stream.outcome is not None:
+            callback()
+
+    def _opened(self) -> Stream:
+        if self._stream is None:
+            raise RuntimeError("the call is not open: use 'async with stub.Method(...) as call'")
+        if self._closed:
+            raise trio.ClosedResourceError("call closed")
+        return self._stream
+
+    async def _send(self, request: RequestT) -> None:
+        stream = self._opened()
+        if stream.end_stream:
+            raise trio.ClosedResourceError("send after done_sending")
+        data, compressed = self._factory.serialize(request, self._encoding)
+        if not await stream.send_message(data, compressed):
+            outcome = stream.outcome
+            if self._closed or (outcome is not None and outcome.closed_locally):
+                raise trio.ClosedResourceError("call closed")
+            raise trio.BrokenResourceError("the call has ended; receiving tells its status")
+
+    async def _done_sending(self) -> None:
+        self._opened().done_sending()
+        await checkpoint()
+
+    async def _receive(self) -> ResponseT:
+        """Return the next response; raise `trio.EndOfChannel` after the last one."""
+        stream = self._opened()
+        message = await stream.receive()
+        if message is not None:
+            return self._parse(message, stream)
+        await self._wait_end(stream)
+        raise trio.EndOfChannel
+
+    async def _wait_end(self, stream: Stream) -> None:
+        """Return when the call has ended with OK."""
+        if stream.outcome is None:
+            await stream.wait_outcome()
+        outcome = stream.outcome
+        assert outcome is not None
+        if self._closed:
+            raise trio.ClosedResourceError("call closed")
+        if outcome.code is not StatusCode.OK:
+            raise outcome_error(outcome, stream, self._deadline)
+
+    def _parse(self, message: Message, stream: Stream) -> ResponseT:
+        try:
+            return self._factory.parse(message, stream)
+        except RpcError as error:
+            # The rest of the call is of no use to anybody.
+            stream.end(Outcome(error.code, error.message))
+            stream.discard_incoming()
+            stream.reset(ErrorCode.CANCEL)
+            raise
+
+    async def _receive_reply(self) -> ResponseT:
+        """Return the only response, after the status has told that it is valid."""
+        stream = self._opened()
+        if self._reply is None:
+            await stream.wait_outcome()
+            await self._wait_end(stream)
+            self._reply = reply_of(self._factory, stream)
+        else:
+            await checkpoint()
+        return self._reply
+
+
+def reply_of(factory: CallFactory[Any, ResponseT], stream: Stream) -> ResponseT:
+    """Return the only message of a stream that ended with OK.
+
+    Raises:
+        RpcError: INTERNAL, there are none or several, or it cannot be parsed.
+    """
+    messages = stream.assembler.messages
+    if len(messages) != 1:
+        raise RpcError(
+            StatusCode.INTERNAL, f"{factory.method.path} replied with {len(messages)} messages instead of one"
+        )
+    return factory.parse(messages.popleft(), stream)
+
+
+def _expired() -> RpcError:
+    error = RpcError(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED)
+    error.received = True
+    return error
+
+
+async def _expire(stream: Stream, deadline: float) -> None:
+    """End a call at its own timeout: the next operation on it raises DEADLINE_EXCEEDED."""
+    await trio.sleep_until(deadline)
+    stream.end(Outcome(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED))
+    stream.discard_incoming()
+    stream.reset(ErrorCode.CANCEL)
+
+
+class UnaryUnaryCall(Call[RequestT, ResponseT]):
+    """A call with one request and one response, opened for its metadata."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> UnaryUnaryCall[RequestT, ResponseT]:
+        await super().__aenter__()
+        return self
+
+    async def receive(self) -> ResponseT:
+        """Wait for the reply.
+
+        Raises:
+            RpcError: the call ended with another status than OK.
+            trio.ClosedResourceError: the call was closed on this side.
+        """
+        return await self._receive_reply()
+
+
+class UnaryStreamCall(Call[RequestT, ResponseT]):
+    """A call with one request and a stream of responses; iterate over it or `receive` from it."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> UnaryStreamCall[RequestT, ResponseT]:
+        await super().__aenter__()
+        return self
+
+    async def receive(self) -> ResponseT:
+        """Wait for the next response.
+
+        Raises:
+            trio.EndOfChannel: there are no more, and the status is OK.
+            RpcError: the call ended with another status.
+            trio.ClosedResourceError: the call was closed on this side.
+            trio.BusyResourceError: another task is receiving.
+        """
+        return await self._receive()
+
+    def __aiter__(self) -> UnaryStreamCall[RequestT, ResponseT]:
+        return self
+
+    async def __anext__(self) -> ResponseT:
+        try:
+            return await self._receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+
+class StreamUnaryCall(Call[RequestT, ResponseT]):
+    """A call with a stream of requests and one response."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> StreamUnaryCall[RequestT, ResponseT]:
+        await super().__aenter__()
+        return self
+
+    async def send(self, request: RequestT) -> None:
+        """Send a request; waits while too much is queued.
+
+        Raises:
+            trio.BrokenResourceError: the call has ended; `receive` tells how.
+            trio.ClosedResourceError: after `done_sending`, or the call was closed on this side.
+            trio.BusyResourceError: another task is sending.
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        await self._send(request)
+
+    async def done_sending(self) -> None:
+        """Tell the server that no more requests come (half-close)."""
+        await self._done_sending()
+
+    async def receive(self) -> ResponseT:
+        """Wait for the reply.
+
+        Raises:
+            RpcError: the call ended with another status than OK.
+            trio.ClosedResourceError: the call was closed on this side.
+        """
+        return await self._receive_reply()
+
+
+class StreamStreamCall(Call[RequestT, ResponseT]):
+    """A call with a stream each way. Sends and receives may run in different tasks."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> StreamStreamCall[RequestT, ResponseT]:
+        await super().__aenter__()
+        return self
+
+    async def send(self, request: RequestT) -> None:
+        """Send a request; waits while too much is queued.
+
+        Raises:
+            trio.BrokenResourceError: the call has ended; `receive` tells how.
+            trio.ClosedResourceError: after `done_sending`, or the call was closed on this side.
+            trio.BusyResourceError: another task is sending.
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        await self._send(request)
+
+    async def done_sending(self) -> None:
+        """Tell the server that no more requests come (half-close)."""
+        await self._done_sending()
+
+    async def receive(self) -> ResponseT:
+        """Wait for the next response.
+
+        Raises:
+            trio.EndOfChannel: there are no more, and the status is OK.
+            RpcError: the call ended with another status.
+            trio.ClosedResourceError: the call was closed on this side.
+            trio.BusyResourceError: another task is receiving.
+        """
+        return await self._receive()
+
+    def __aiter__(self) -> StreamStreamCall[RequestT, ResponseT]:
+        return self
+
+    async def __anext__(self) -> ResponseT:
+        try:
+            return await self._receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None

@@ -1,0 +1,313 @@
+"""The channel: the client's handle on a target, and the lifetime of everything behind it."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, final
+
+import attrs
+import trio
+
+from trio_grpc._balancing.backoff import Backoff
+from trio_grpc._balancing.subchannel import Subchannel
+from trio_grpc._balancing.target import TcpTarget, UnixTarget, parse_target
+from trio_grpc._codec import Codec, ProtobufCodec
+from trio_grpc._compression import Compression, accept_encoding, compression_name
+from trio_grpc._metadata import MetadataLike, encode_metadata
+from trio_grpc._options import Limits
+from trio_grpc._transport.byte_stream import wrap
+from trio_grpc._transport.connection import FAREWELL_TIME, Connection
+from trio_grpc._transport.header_codec import HeaderTemplate
+from trio_grpc._transport.headers import request_template
+from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc._transport.side import Side
+from trio_grpc._version import __version__
+
+Target = str | trio.abc.Stream | Callable[[], Awaitable[trio.abc.Stream]]
+
+_HANDSHAKE_TIMEOUT = 20.0
+
+
+@attrs.frozen
+class ChannelStatistics:
+    """What a channel holds right now.
+
+    Attributes:
+        state: the connectivity state, one of gRPC's five names in lower case.
+        connections: live connections, those that are draining included.
+        streams: calls on the wire or queued for it.
+        waiting: calls that wait for the peer's stream limit.
+        control_frames: control frames queued and not yet taken by a writer.
+    """
+
+    state: str
+    connections: int
+    streams: int
+    waiting: int
+    control_frames: int
+
+
+@final
+class Channel:
+    """A gRPC channel; made by `open_channel`.
+
+    An async context manager: its connections live as long as the block. Leaving the block ends calls that are still in
+    flight: they raise `trio.ClosedResourceError`.
+
+    Attributes:
+        target: what the channel connects to, for messages.
+        codec: turns messages into bytes and back.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        server_hostname: str | None,
+        authority: str | None,
+        user_agent: str | None,
+        limits: Limits,
+        compression: Compression | str | None,
+        metadata: MetadataLike | None,
+        codec: Codec,
+    ) -> None:
+        self._dial: Callable[[], Awaitable[trio.abc.Stream]]
+        hostname = "localhost"
+        default_authority = "localhost"
+        if isinstance(target, str):
+            address = parse_target(target)
+            self.target = str(address)
+            if isinstance(address, TcpTarget):
+                hostname = address.host
+                default_authority = str(address)
+            self._dial = _dialer(address)
+        elif isinstance(target, trio.abc.Stream):
+            self.target = type(target).__name__
+            self._dial = _once(target)
+        elif callable(target):
+            self.target = getattr(target, "__qualname__", None) or type(target).__name__
+            self._dial = target
+        else:
+            raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
+        self._ssl_context = ssl_context
+        self._server_hostname = server_hostname or hostname
+        self._scheme = "http" if ssl_context is None else "https"
+        self._authority = authority or default_authority
+        own_agent = f"grpc-python-trio/{__version__}"
+        self._user_agent = f"{user_agent} {own_agent}" if user_agent else own_agent
+        self.limits = limits
+        self.codec = codec
+        self._compression = "identity" if compression is None else compression_name(compression)
+        self._metadata = encode_metadata(metadata)
+        self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
+        self._subchannel = Subchannel(self.target, self._connect, self._services, Backoff())
+        self._entered = False
+
+    # -- lifetime
+
+    async def __aenter__(self) -> Channel:
+        if self._entered:
+            raise RuntimeError("a channel can be entered only once")
+        self._entered = True
+        await self._services.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._services.closing = True
+        await self._services.__aexit__(exc_type, exc_value, traceback)
+
+    async def aclose(self) -> None:
+        """Close early: end all calls with `trio.ClosedResourceError`, say goodbye, wait for the connections to end.
+
+        Idempotent; leaving the block does the same.
+        """
+        self._services.closing = True
+        await self._farewell()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `aclose` was called or the block was left."""
+        return self._services.closing
+
+    async def _farewell(self) -> None:
+        self._subchannel.shut_down()
+        connections = tuple(self._subchannel.connections)
+        with trio.move_on_after(FAREWELL_TIME):
+            async with trio.open_nursery() as nursery:
+                for connection in connections:
+                    nursery.start_soon(connection.aclose)
+
+    def statistics(self) -> ChannelStatistics:
+        """Return what the channel holds right now."""
+        connections = self._subchannel.connections
+        return ChannelStatistics(
+            state=self._subchannel.state.value,
+            connections=len(connections),
+            streams=sum(connection.table.slots_used for connection in connections),
+            waiting=sum(connection.table.waiting for connection in connections),
+            control_frames=sum(
+                connection.control_buffer.pending_frames for connection in connections if not connection.closed.is_set()
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Channel to {self.target}, {self._subchannel.state.value}>"
+
+    # -- for the rooms above (one RPC)
+
+    def connection_nowait(self) -> Connection | None:
+        """Return the connection for a new call if there is one right now."""
+        return self._subchannel.connection
+
+    async def wait_connection(self, wait_for_ready: bool) -> Connection:
+        """Return a connection for a new call, see `Subchannel.wait_connection`."""
+        if not self._entered:
+            raise RuntimeError("the channel is not open: use 'async with trio_grpc.open_channel(...) as channel'")
+        return await self._subchannel.wait_connection(wait_for_ready)
+
+    def request_head(self, path: str, encoding: str | None = None) -> HeaderTemplate:
+        """Return the header fields that all requests of one method share."""
+        content_type = "application/grpc" if self.codec.name == "proto" else f"application/grpc+{self.codec.name}"
+        return HeaderTemplate(
+            (
+                *request_template(
+                    path,
+                    self._authority,
+                    self._scheme,
+                    self._user_agent,
+                    content_type,
+                    encoding,
+                    accept_encoding(),
+                ),
+                *self._metadata,
+            )
+        )
+
+    @property
+    def default_compression(self) -> str:
+        """The wire name of the channel's ``compression=``."""
+        return self._compression
+
+    def start_service(self, async_fn: Callable[..., Awaitable[object]], *args: Any) -> trio.CancelScope:
+        """Run a background task of one RPC for as long as the channel lives, at most."""
+        return self._services.start_soon(async_fn, *args)
+
+    # -- connecting
+
+    async def _connect(self, on_draining: Callable[[], None]) -> Connection:
+        stream = await self._dial()
+        if self._ssl_context is not None:
+            stream = await self._start_tls(stream, self._ssl_context)
+        return Connection(
+            Side.CLIENT,
+            wrap(stream),
+            self.limits,
+            peer=self.target,
+            handshake_timeout=_HANDSHAKE_TIMEOUT,
+            on_draining=on_draining,
+        )
+
+    async def _start_tls(
+        self, stream: trio.abc.Stream, context: ssl.SSLContext
+    ) -> trio.SSLStream[trio.abc.Stream]:
+        # A context does not tell which protocols it offers; HTTP/2 over TLS must offer h2 (RFC 9113, 3.2).
+        context.set_alpn_protocols(["h2"])
+        tls = trio.SSLStream(stream, context, server_hostname=self._server_hostname, https_compatible=True)
+        try:
+            await tls.do_handshake()
+        except trio.BrokenResourceError as error:
+            await trio.aclose_forcefully(tls)
+            cause = error.__cause__
+            raise OSError(f"TLS handshake failed: {cause or error}") from error
+        except BaseException:
+            await trio.aclose_forcefully(tls)
+            raise
+        if tls.selected_alpn_protocol() != "h2":
+            await trio.aclose_forcefully(tls)
+            raise OSError(
+                f"TLS peer selected ALPN protocol {tls.selected_alpn_protocol()!r} instead of 'h2' (RFC 9113, 3.2)"
+            )
+        return tls
+
+
+def _dialer(address: TcpTarget | UnixTarget) -> Callable[[], Awaitable[trio.abc.Stream]]:
+    async def dial() -> trio.abc.Stream:
+        if isinstance(address, UnixTarget):
+            return await trio.open_unix_socket(address.path)
+        return await trio.open_tcp_stream(address.host, address.port)
+
+    return dial
+
+
+def _once(stream: trio.abc.Stream) -> Callable[[], Awaitable[trio.abc.Stream]]:
+    unused = [stream]
+
+    async def dial() -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        if not unused:
+            raise OSError("the stream that the channel was opened with has ended and cannot be made again")
+        return unused.pop()
+
+    return dial
+
+
+def open_channel(
+    target: Target,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    authority: str | None = None,
+    user_agent: str | None = None,
+    limits: Limits | None = None,
+    compression: Compression | str | None = None,
+    metadata: MetadataLike | None = None,
+    codec: Codec | None = None,
+) -> Channel:
+    """Open a channel for the length of an ``async with`` block.
+
+    The channel connects when its first call needs it, and again after a lost connection. All its tasks end with the
+    block.
+
+    Args:
+        target: ``"host:port"``, ``"dns:///host:port"``, ``"ipv4:1.2.3.4:5"``, ``"unix:path"``; or a connected
+            `trio.abc.Stream`, which the channel then owns; or an async callable that returns a new one per connection.
+        ssl_context: TLS with this context, e.g. from `ssl.create_default_context`. Its ALPN protocols are set to
+            ``h2``, which the peer must select (RFC 9113, 3.2). None: plaintext.
+        server_hostname: the name that the peer's certificate must carry, and SNI; default: the target's host.
+        authority: the ``:authority`` pseudo-header; default: the target's ``host:port``, ``localhost`` for unix
+            sockets and streams.
+        user_agent: the application's own part of the ``user-agent``, put in front of ours.
+        limits: what the channel accepts; default `Limits`.
+        compression: algorithm for requests; per call, ``compression=`` overrides it.
+        metadata: metadata sent with every call.
+        codec: turns messages into bytes; default protobuf.
+
+    Returns:
+        A `Channel`, to be entered with ``async with``.
+
+    Raises:
+        ValueError: the target or the metadata is malformed.
+        TypeError: the target is of none of these types.
+    """
+    return Channel(
+        target,
+        ssl_context=ssl_context,
+        server_hostname=server_hostname,
+        authority=authority,
+        user_agent=user_agent,
+        limits=limits if limits is not None else Limits(),
+        compression=compression,
+        metadata=metadata,
+        codec=codec if codec is not None else ProtobufCodec(),
+    )
+
+
+__all__ = ["Channel", "ChannelStatistics", "Target", "open_channel"]

@@ -1,0 +1,376 @@
+"""The server: listeners, connections, and their orderly end."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import ssl
+import stat
+from collections.abc import Iterable, Sequence
+from functools import partial
+from math import inf
+from typing import Any, final
+
+import attrs
+import trio
+
+from trio_grpc._balancing.target import UnixTarget, parse_target
+from trio_grpc._codec import Codec, ProtobufCodec
+from trio_grpc._compression import accept_encoding, get_compressor
+from trio_grpc._handler_pool import HandlerPool
+from trio_grpc._options import Limits
+from trio_grpc._servicer import MethodHandler, Servicer, find_handlers
+from trio_grpc._status import StatusCode
+from trio_grpc._transport.byte_stream import wrap
+from trio_grpc._transport.connection import FAREWELL_TIME, Connection
+from trio_grpc._transport.header_codec import HeaderTemplate
+from trio_grpc._transport.headers import trailers_only_fields
+from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc._transport.side import Side
+from trio_grpc._transport.stream import Stream
+
+_logger = logging.getLogger("trio_grpc")
+
+Listener = trio.abc.Listener[Any]
+Address = str | Listener
+
+#: Seconds to wait when accepting fails for want of file descriptors or memory (trio.serve_listeners: 100 ms).
+_ACCEPT_PAUSE = 0.1
+_ACCEPT_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+
+
+@attrs.frozen
+class ServerStatistics:
+    """What a server holds right now.
+
+    Attributes:
+        connections: live connections.
+        streams: RPCs whose last frame is neither written nor orphaned.
+        handlers: handlers that run.
+        control_frames: control frames queued and not yet taken by a writer.
+    """
+
+    connections: int
+    streams: int
+    handlers: int
+    control_frames: int
+
+
+@final
+class Server:
+    """A running server; `serve` makes it and gives it as its started value.
+
+    Attributes:
+        addresses: where it listens, as targets for `open_channel`; with the real port where 0 was asked for.
+    """
+
+    def __init__(
+        self,
+        handlers: dict[str, MethodHandler],
+        listeners: Sequence[Listener],
+        addresses: Sequence[str],
+        *,
+        ssl_context: ssl.SSLContext | None,
+        limits: Limits,
+        handshake_timeout: float,
+        unix_paths: Sequence[str],
+    ) -> None:
+        self.addresses: tuple[str, ...] = tuple(addresses)
+        self._handlers = handlers
+        self._listeners = listeners
+        self._ssl_context = ssl_context
+        self._limits = limits
+        self._handshake_timeout = handshake_timeout
+        self._unix_paths = unix_paths
+        self._connections: dict[Connection, HandlerPool] = {}
+        self._accepting = trio.CancelScope()
+        self._draining = False
+        self._grace_scope = trio.CancelScope()
+        self._drained = trio.Event()
+        self._handshakes: set[trio.CancelScope] = set()
+
+    def statistics(self) -> ServerStatistics:
+        """Return what the server holds right now."""
+        connections = tuple(self._connections)
+        return ServerStatistics(
+            connections=len(connections),
+            streams=sum(connection.table.slots_used for connection in connections),
+            handlers=sum(pool.running for pool in self._connections.values()),
+            control_frames=sum(
+                connection.control_buffer.pending_frames for connection in connections if not connection.closed.is_set()
+            ),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Server on {', '.join(self.addresses)}{', draining' if self._draining else ''}>"
+
+    # -- running
+
+    async def run(self) -> None:
+        """Serve until cancelled or drained."""
+        try:
+            async with trio.open_nursery() as nursery:
+                with self._accepting:
+                    async with trio.open_nursery() as accepting:
+                        for listener in self._listeners:
+                            accepting.start_soon(self._accept, listener, nursery)
+        finally:
+            self._drained.set()
+            for listener in self._listeners:
+                await trio.aclose_forcefully(listener)
+            for path in self._unix_paths:
+                _unlink_socket(path)
+
+    async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+        try:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in _ACCEPT_ERRORS:
+                        raise
+                    _logger.error("cannot accept connections: %s; pausing", error)
+                    await trio.sleep(_ACCEPT_PAUSE)
+                else:
+                    nursery.start_soon(self._serve_stream, stream)
+        except trio.ClosedResourceError:
+            # `drain` closed the listener.
+            return
+        finally:
+            await trio.aclose_forcefully(listener)
+
+    async def _serve_stream(self, stream: trio.abc.Stream) -> None:
+        """Serve one connection; nothing that its peer does can reach another one."""
+        peer = _peer_name(stream)
+        try:
+            if self._ssl_context is not None:
+                with trio.CancelScope() as scope:
+                    self._handshakes.add(scope)
+                    try:
+                        secure = await self._start_tls(stream, peer)
+                    finally:
+                        self._handshakes.discard(scope)
+                if scope.cancelled_caught or secure is None:
+                    return
+                stream = secure
+            if self._draining:
+                await trio.aclose_forcefully(stream)
+                return
+            await self._serve_connection(stream, peer)
+        except Exception:
+            _logger.exception("internal error while serving %s", peer)
+            await trio.aclose_forcefully(stream)
+
+    async def _start_tls(self, stream: trio.abc.Stream, peer: str) -> trio.abc.Stream | None:
+        assert self._ssl_context is not None
+        tls = trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
+        problem: object = f"no handshake within {self._handshake_timeout:g} s"
+        with trio.move_on_after(self._handshake_timeout) as scope:
+            try:
+                await tls.do_handshake()
+            except (trio.BrokenResourceError, OSError) as error:
+                problem = error.__cause__ or error
+            except BaseException:
+                await trio.aclose_forcefully(tls)
+                raise
+            else:
+                if tls.selected_alpn_protocol() == "h2":
+                    return tls
+                problem = f"client offers no ALPN protocol 'h2', selected {tls.selected_alpn_protocol()!r}"
+        del scope
+        _logger.info("TLS with %s failed: %s", peer, problem)
+        await trio.aclose_forcefully(tls)
+        return None
+
+    async def _serve_connection(self, stream: trio.abc.Stream, peer: str) -> None:
+        pool = HandlerPool()
+        connection = Connection(
+            Side.SERVER,
+            wrap(stream),
+            self._limits,
+            peer=peer,
+            handshake_timeout=self._handshake_timeout,
+            on_stream=partial(self._start_rpc, pool),
+        )
+        self._connections[connection] = pool
+        try:
+            # Reader and writer outlive the handlers, so that a `finally` in a handler can still answer its call.
+            async with ServiceNursery(connection.aclose, 2 * FAREWELL_TIME) as services:
+                services.start_soon(connection.run, name=f"connection from {peer}")
+                async with pool:
+                    await connection.closed.wait()
+        finally:
+            del self._connections[connection]
+
+    def _start_rpc(self, pool: HandlerPool, stream: Stream) -> None:
+        """Find the handler of a new stream and start it, or refuse the stream. Called by the reader: never blocks."""
+        request = stream.request
+        assert request is not None
+        handler = self._handlers.get(request.path)
+        if handler is None:
+            stream.refuse(StatusCode.UNIMPLEMENTED, f"method {request.path} is not implemented here")
+            return
+        if request.encoding != "identity" and get_compressor(request.encoding) is None:
+            # gRPC compression.md: the refusal must say what would be accepted.
+            message = f"request encoding {request.encoding!r} is not supported"
+            stream.finish(
+                HeaderTemplate(
+                    trailers_only_fields(StatusCode.UNIMPLEMENTED, message, accept_encoding=accept_encoding())
+                )
+            )
+            stream.refuse(StatusCode.UNIMPLEMENTED, message)
+            return
+        deadline = inf
+        if request.timeout is not None:
+            deadline = stream.request_time + request.timeout
+            if deadline <= trio.current_time():
+                stream.refuse(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded before the call arrived")
+                return
+        if pool.running >= self._limits.max_concurrent_streams:
+            # Streams that were reset no longer count as open, but their handlers may still run (rapid reset).
+            stream.refuse(StatusCode.UNAVAILABLE, "too many handlers are running on this connection")
+            return
+        pool.start(partial(handler.run, stream, deadline))
+
+    # -- ending
+
+    async def drain(self, grace: float | None = None) -> None:
+        """Stop in good order: no new connections and calls, let the running ones finish, return when all is over.
+
+        The listeners close first. Clients are told with GOAWAY in two steps, so that no call is lost on its way.
+        Called again, a smaller grace shortens the wait.
+
+        Args:
+            grace: seconds after which running handlers are cancelled; None waits for them as long as it takes.
+        """
+        if grace is not None:
+            self._grace_scope.deadline = min(self._grace_scope.deadline, trio.current_time() + max(grace, 0))
+        if self._draining:
+            await self._drained.wait()
+            return
+        self._draining = True
+        self._accepting.cancel()
+        for handshake in tuple(self._handshakes):
+            handshake.cancel()
+        with self._grace_scope:
+            async with trio.open_nursery() as nursery:
+                for connection in tuple(self._connections):
+                    nursery.start_soon(connection.drain)
+        for pool in tuple(self._connections.values()):
+            pool.cancel()
+        await self._drained.wait()
+
+
+async def serve(
+    servicers: Iterable[Servicer],
+    address: Address | Sequence[Address],
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    limits: Limits | None = None,
+    codec: Codec | None = None,
+    handshake_timeout: float = 120.0,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled or drained.
+
+    Start it with ``server = await nursery.start(trio_grpc.serve, [servicer], "127.0.0.1:50051")``. Cancelling it
+    cancels the handlers, lets their ``finally`` blocks run, and says goodbye to the clients.
+
+    Args:
+        servicers: instances of generated servicer classes.
+        address: ``"host:port"`` (port 0 for any free one), ``"unix:path"``, a `trio.abc.Listener`, or several of these.
+        ssl_context: TLS with this context. Its ALPN protocols are set to ``h2``, which clients must offer.
+        limits: what each connection accepts; default `Limits`.
+        codec: turns messages into bytes; default protobuf.
+        handshake_timeout: seconds for TLS, and for the client's first SETTINGS frame (120, as grpc-go).
+        task_status: for `trio.Nursery.start`; the started value is the running `Server`.
+
+    Raises:
+        OSError: an address cannot be bound.
+        ValueError: an address is malformed, or two servicers implement the same method.
+        TypeError: an object is no servicer.
+    """
+    limits = limits if limits is not None else Limits()
+    handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits)
+    if ssl_context is not None:
+        # A context does not tell which protocols it selects; HTTP/2 over TLS needs h2 (RFC 9113, 3.2).
+        ssl_context.set_alpn_protocols(["h2"])
+    listeners: list[Listener] = []
+    addresses: list[str] = []
+    unix_paths: list[str] = []
+    wanted = [address] if isinstance(address, (str, trio.abc.Listener)) else list(address)
+    try:
+        for one in wanted:
+            if isinstance(one, trio.abc.Listener):
+                listeners.append(one)
+                addresses.append(_listener_name(one))
+                continue
+            target = parse_target(one, default_port=None)
+            if isinstance(target, UnixTarget):
+                listeners.append(await _listen_unix(target.path))
+                unix_paths.append(target.path)
+                addresses.append(str(target))
+            else:
+                opened = await trio.open_tcp_listeners(target.port, host=target.host)
+                listeners.extend(opened)
+                addresses.extend(_listener_name(listener) for listener in opened)
+    except BaseException:
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+        raise
+    server = Server(
+        handlers,
+        listeners,
+        addresses,
+        ssl_context=ssl_context,
+        limits=limits,
+        handshake_timeout=handshake_timeout,
+        unix_paths=unix_paths,
+    )
+    task_status.started(server)
+    await server.run()
+
+
+async def _listen_unix(path: str) -> trio.SocketListener:
+    """Listen on a unix socket; a socket file that a dead server left is replaced."""
+    _unlink_socket(path)
+    sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    try:
+        await sock.bind(path)
+        sock.listen(4096)
+    except BaseException:
+        sock.close()
+        raise
+    return trio.SocketListener(sock)
+
+
+def _unlink_socket(path: str) -> None:
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        # Nothing to replace or to clean up.
+        return
+
+
+def _listener_name(listener: Listener) -> str:
+    if isinstance(listener, trio.SocketListener):
+        return _socket_name(listener.socket.getsockname())
+    return getattr(listener, "name", None) or type(listener).__name__
+
+
+def _peer_name(stream: trio.abc.Stream) -> str:
+    if isinstance(stream, trio.SocketStream):
+        try:
+            return _socket_name(stream.socket.getpeername())
+        except OSError:
+            return "a peer that has gone"
+    return type(stream).__name__
+
+
+def _socket_name(name: Any) -> str:
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"unix:{name}" if name else "unix:"

@@ -1,0 +1,509 @@
+"""The server's side of one RPC: from a stream of bytes to the user's handler and back to a status."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from inspect import isawaitable
+from math import inf
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar, final
+
+import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from trio_grpc._codec import Codec, encode_status_details
+from trio_grpc._compression import (
+    Compression,
+    CompressionError,
+    DecompressedTooLarge,
+    accept_encoding,
+    compression_name,
+    get_compressor,
+)
+from trio_grpc._deadline import rpc_deadline
+from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata
+from trio_grpc._method import Cardinality, Method
+from trio_grpc._options import Limits
+from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.headers import response_fields, trailer_fields, trailers_only_fields
+from trio_grpc._transport.messages import CompressedBytes, Message
+from trio_grpc._transport.stream import Stream
+
+_logger = logging.getLogger("trio_grpc")
+
+RequestT = TypeVar("RequestT")
+RequestT_co = TypeVar("RequestT_co", covariant=True)
+ResponseT = TypeVar("ResponseT")
+ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
+
+#: What a client is told of an exception that the handler did not mean for it.
+_UNEXPECTED = "exception in the handler"
+
+_OK_TRAILERS = HeaderTemplate(trailer_fields(0))
+#: Response heads by encoding; made once, because templates are compared by identity.
+_HEADS: dict[str, HeaderTemplate] = {}
+
+
+def _response_head(encoding: str) -> HeaderTemplate:
+    head = _HEADS.get(encoding)
+    if head is None:
+        head = _HEADS[encoding] = HeaderTemplate(response_fields(encoding, accept_encoding()))
+    return head
+
+
+class Servicer:
+    """Base of generated servicers; a service's implementation overrides their methods.
+
+    Attributes:
+        __trio_grpc_methods__: the methods by the names of the attributes that implement them.
+    """
+
+    __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = {}
+
+
+class RequestStream(Generic[RequestT_co]):
+    """The requests of one RPC, for handlers of streaming methods: iterate over it or `receive` from it."""
+
+    __slots__ = ("_handler", "_stream")
+
+    def __init__(self, handler: MethodHandler, stream: Stream) -> None:
+        self._handler = handler
+        self._stream = stream
+
+    async def receive(self) -> RequestT_co:
+        """Wait for the next request.
+
+        Raises:
+            trio.EndOfChannel: the client has done sending.
+            trio.BrokenResourceError: the RPC ended early and the handler's cancellation is shielded here.
+            trio.BusyResourceError: another task is receiving.
+            RpcError: a request cannot be parsed; it is the RPC's status if it escapes the handler.
+        """
+        stream = self._stream
+        message = await stream.receive()
+        if message is None:
+            if stream.cancelled is not None:
+                raise trio.BrokenResourceError(stream.cancelled)
+            raise trio.EndOfChannel
+        request: RequestT_co = self._handler.parse(message, stream)
+        return request
+
+    def __aiter__(self) -> RequestStream[RequestT_co]:
+        return self
+
+    async def __anext__(self) -> RequestT_co:
+        try:
+            return await self.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+
+class _Aborted(RpcError):
+    """What `ServicerContext.abort` raises, so that it cannot be mistaken for a downstream call's error."""
+
+
+@final
+class ServicerContext(Generic[ResponseT_contra]):
+    """What a handler is given about its RPC, and its way to answer.
+
+    Attributes:
+        method: what was called.
+        deadline: absolute trio time at which the RPC ends, `math.inf` without one. The handler's scope has it too.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "_encoding",
+        "_handler",
+        "_initial_metadata",
+        "_metadata",
+        "_stream",
+        "_trailing_metadata",
+        "deadline",
+        "status",
+    )
+
+    def __init__(self, handler: MethodHandler, stream: Stream, deadline: float) -> None:
+        self._handler = handler
+        self._stream = stream
+        self.deadline = deadline
+        self.status: RpcError | None = None
+        self._encoding = "identity"
+        self._metadata: Metadata | None = None
+        self._initial_metadata: list[Field] = []
+        self._trailing_metadata: list[Field] = []
+
+    @property
+    def method(self) -> Method[Any, ResponseT_contra]:
+        """What was called."""
+        return self._handler.method
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata that came with the request."""
+        if self._metadata is None:
+            request = self._stream.request
+            assert request is not None
+            self._metadata = Metadata.from_wire(request.fields)
+        return self._metadata
+
+    @property
+    def authority(self) -> str:
+        """The host name that the client called."""
+        request = self._stream.request
+        assert request is not None
+        return request.authority
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._stream.peer
+
+    def time_remaining(self) -> float:
+        """Return the seconds until the deadline, `math.inf` without one."""
+        return self.deadline if self.deadline == inf else max(0.0, self.deadline - trio.current_time())
+
+    async def send(self, reply: ResponseT_contra) -> None:
+        """Send a response; waits while too much is queued. Any task of the handler may send, one at a time.
+
+        Raises:
+            trio.BrokenResourceError: the RPC has ended early (and cancellation is shielded here).
+            trio.BusyResourceError: another task is sending.
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        stream = self._stream
+        data, compressed = self._handler.serialize(reply, self._encoding)
+        if not stream.responded:
+            self.queue_head()
+        if not await stream.send_message(data, compressed):
+            raise trio.BrokenResourceError(stream.cancelled or "the RPC has ended")
+
+    async def send_initial_metadata(self, metadata: MetadataLike = ()) -> None:
+        """Send the response headers now, with metadata, before the first response.
+
+        Raises:
+            RuntimeError: they were sent already.
+            TypeError, ValueError: the metadata is malformed.
+        """
+        if self._stream.responded:
+            raise RuntimeError("initial metadata was sent already")
+        self._initial_metadata = encode_metadata(metadata)
+        self.queue_head()
+        self._stream.announce()
+        await checkpoint()
+
+    def set_trailing_metadata(self, metadata: MetadataLike) -> None:
+        """Set what goes out with the status.
+
+        Raises:
+            TypeError, ValueError: the metadata is malformed.
+        """
+        self._trailing_metadata = encode_metadata(metadata)
+
+    def set_compression(self, compression: Compression | str) -> None:
+        """Compress the responses, if the client accepts that algorithm; call it before the first response.
+
+        Raises:
+            RuntimeError: the response headers were sent already.
+            ValueError: no compressor of that name is registered.
+        """
+        if self._stream.responded:
+            raise RuntimeError("compression must be set before the first response")
+        name = compression_name(compression)
+        request = self._stream.request
+        assert request is not None
+        self._encoding = name if name in request.accept_encoding else "identity"
+
+    async def abort(
+        self,
+        code: StatusCode,
+        message: str = "",
+        *,
+        details: Iterable[Any] = (),
+        trailing_metadata: MetadataLike | None = None,
+    ) -> NoReturn:
+        """End the RPC with this status: records it, then raises, and the record stands whatever happens to the raise.
+
+        Args:
+            code: any status code but OK.
+            message: for the developer at the other end.
+            details: protobuf messages that go into ``google.rpc.Status``.
+            trailing_metadata: sent with the status, in place of what `set_trailing_metadata` set.
+
+        Raises:
+            RpcError: always.
+        """
+        await checkpoint_if_cancelled()
+        error = _Aborted(code, message, details=details)
+        if trailing_metadata is not None:
+            self._trailing_metadata = encode_metadata(trailing_metadata)
+        if self.status is None:
+            self.status = error
+        raise error
+
+    # -- for `MethodHandler`
+
+    def queue_head(self) -> None:
+        """Put the response headers in front of what is queued."""
+        stream = self._stream
+        stream.responded = True
+        stream.head = _response_head(self._encoding)
+        stream.head_literals = self._initial_metadata
+
+    def finish(self, error: RpcError | None) -> None:
+        """Queue the status."""
+        stream = self._stream
+        if error is None:
+            if not stream.responded:
+                self.queue_head()
+            stream.finish(_OK_TRAILERS, self._trailing_metadata)
+            return
+        details = encode_status_details(error.code, error.message, error.details) if error.details else b""
+        metadata = self._trailing_metadata or error.trailing_metadata.to_wire()
+        if stream.responded:
+            fields = trailer_fields(error.code, error.message, details, metadata)
+        else:
+            fields = trailers_only_fields(error.code, error.message, details, metadata)
+        # Literals, not a template: a template is remembered by the encoder for the life of the connection.
+        stream.finish(_EMPTY, fields)
+
+
+_EMPTY = HeaderTemplate(())
+
+Handler = Callable[[Any, ServicerContext[Any]], Any]
+
+
+class MethodHandler:
+    """One method of one servicer, ready to run RPCs.
+
+    Args:
+        method: what is called.
+        function: the user's implementation.
+        codec: turns messages into bytes and back.
+        limits: message sizes.
+    """
+
+    def __init__(self, method: Method[Any, Any], function: Handler, codec: Codec, limits: Limits) -> None:
+        self.method = method
+        self._function = function
+        self._encode = codec.encoder(method.response_type)
+        decode = codec.decoder(method.request_type)
+        # protobuf reads a bytearray where it lies; other codecs are promised bytes.
+        self._decode: Callable[[Any], Any] = decode if codec.name == "proto" else lambda data: decode(bytes(data))
+        self._send_limit = limits.send_limit
+        self._receive_limit = limits.receive_limit
+        self._call = {
+            Cardinality.UNARY_UNARY: self._unary_unary,
+            Cardinality.UNARY_STREAM: self._unary_stream,
+            Cardinality.STREAM_UNARY: self._stream_unary,
+            Cardinality.STREAM_STREAM: self._stream_stream,
+        }[method.cardinality]
+
+    def serialize(self, reply: Any, encoding: str = "identity") -> tuple[bytes, bool]:
+        """Return a response's bytes and whether they are compressed.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        data = self._encode(reply)
+        if len(data) > self._send_limit:
+            raise RpcError(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"message of {len(data)} bytes is over the limit of {self._send_limit} bytes "
+                "(option max_send_message_length)",
+            )
+        if encoding == "identity":
+            return data, False
+        compressor = get_compressor(encoding)
+        assert compressor is not None
+        return compressor.compress(data), True
+
+    def parse(self, message: Message, stream: Stream) -> Any:
+        """Return a request from its bytes.
+
+        Raises:
+            RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
+        """
+        if isinstance(message, CompressedBytes):
+            message = self._decompress(message, stream)
+        try:
+            return self._decode(message)
+        except Exception as error:
+            raise RpcError(
+                StatusCode.INTERNAL, f"failed to parse the request as {self.method.request_type.__name__}: {error}"
+            ) from error
+
+    def _decompress(self, message: CompressedBytes, stream: Stream) -> bytes:
+        request = stream.request
+        assert request is not None
+        if request.encoding == "identity":
+            raise RpcError(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
+        compressor = get_compressor(request.encoding)
+        # `run` has refused the RPC if it is not registered.
+        assert compressor is not None
+        try:
+            return compressor.decompress(message, self._receive_limit)
+        except DecompressedTooLarge as error:
+            raise RpcError(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"message is over the limit of {self._receive_limit} bytes after decompression "
+                "(option max_receive_message_length)",
+            ) from error
+        except CompressionError as error:
+            raise RpcError(
+                StatusCode.INTERNAL, f"failed to decompress a message with {request.encoding}: {error}"
+            ) from error
+
+    # -- one RPC
+
+    async def run(self, stream: Stream, deadline: float, scope: trio.CancelScope) -> bool:
+        """Run one RPC inside ``scope``; True when it ended without an exception and without cancellation."""
+        if stream.cancelled is not None:
+            return True
+        stream.on_ended = scope.cancel
+        if deadline < inf:
+            scope.deadline = deadline
+            rpc_deadline.set(deadline)
+        context: ServicerContext[Any] = ServicerContext(self, stream, deadline)
+        try:
+            await self._call(stream, context)
+        except trio.Cancelled:
+            self._cancelled(stream, context, scope)
+            raise
+        except Exception as error:
+            self._fail(stream, context, error)
+            await self._wait_written(stream, deadline)
+            return False
+        context.finish(context.status)
+        await self._wait_written(stream, deadline)
+        stream.on_ended = None
+        return True
+
+    async def _wait_written(self, stream: Stream, deadline: float) -> None:
+        """Let the RPC's scope, deadline included, last until the trailers are out, where that may take a while.
+
+        What fits into the stream's window goes with the next write.
+        """
+        if stream.pending_bytes and (stream.pending_bytes > stream.window or deadline < inf):
+            await stream.wait_left_table()
+
+    def _cancelled(self, stream: Stream, context: ServicerContext[Any], scope: trio.CancelScope) -> None:
+        """The handler was cancelled: by its deadline, by the peer (then nothing is said), or with the server."""
+        if stream.cancelled is not None:
+            return
+        stream.drop_chunks()
+        if context.status is not None:
+            context.finish(context.status)
+        elif trio.current_time() >= context.deadline:
+            # The client has its own timer and will mostly not wait for this; a client whose clock is slower reads the
+            # true reason in it, which RST_STREAM(CANCEL) could not tell.
+            context.finish(RpcError(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"))
+        else:
+            context.finish(RpcError(StatusCode.UNAVAILABLE, "server is shutting down"))
+
+    def _fail(self, stream: Stream, context: ServicerContext[Any], error: Exception) -> None:
+        status = context.status
+        if status is None and isinstance(error, RpcError) and not error.received:
+            status = error
+        if status is None:
+            if stream.cancelled is None:
+                _logger.error(
+                    "exception in the handler of %s (%s)", self.method.path, stream.peer, exc_info=error
+                )
+            status = RpcError(StatusCode.UNKNOWN, _UNEXPECTED)
+        try:
+            context.finish(status)
+        except Exception:
+            _logger.exception("status of %s cannot be encoded", self.method.path)
+            context.set_trailing_metadata(())
+            context.finish(RpcError(StatusCode.UNKNOWN, _UNEXPECTED))
+
+    async def _receive_request(self, stream: Stream) -> Any:
+        messages = stream.assembler.messages
+        message = stream.take_message() if messages else await stream.receive()
+        if message is None:
+            if stream.cancelled is not None:
+                raise trio.BrokenResourceError(stream.cancelled)
+            raise RpcError(StatusCode.INTERNAL, f"{self.method.path} was called without a request message")
+        if messages:
+            raise RpcError(StatusCode.INTERNAL, f"{self.method.path} was called with more than one request message")
+        return self.parse(message, stream)
+
+    def _reply(self, stream: Stream, context: ServicerContext[Any], reply: Any) -> None:
+        data, compressed = self.serialize(reply, context._encoding)
+        if context.status is None and not stream.end_stream:
+            if not stream.responded:
+                context.queue_head()
+            stream.queue_message(data, compressed)
+
+    async def _unary_unary(self, stream: Stream, context: ServicerContext[Any]) -> None:
+        request = await self._receive_request(stream)
+        self._reply(stream, context, await self._function(request, context))
+
+    async def _unary_stream(self, stream: Stream, context: ServicerContext[Any]) -> None:
+        request = await self._receive_request(stream)
+        await self._stream_replies(self._function(request, context), context)
+
+    async def _stream_unary(self, stream: Stream, context: ServicerContext[Any]) -> None:
+        self._reply(stream, context, await self._function(RequestStream[Any](self, stream), context))
+
+    async def _stream_stream(self, stream: Stream, context: ServicerContext[Any]) -> None:
+        await self._stream_replies(self._function(RequestStream[Any](self, stream), context), context)
+
+    async def _stream_replies(
+        self, replies: AsyncIterator[Any] | Awaitable[None], context: ServicerContext[Any]
+    ) -> None:
+        if isawaitable(replies):
+            await replies
+            return
+        if not hasattr(replies, "asend"):
+            # Some other async iterator: it cannot be told of a failed send, only left.
+            async for reply in replies:
+                await context.send(reply)
+            return
+        await _drive(replies, context)
+
+
+async def _drive(generator: Any, context: ServicerContext[Any]) -> None:
+    """Run an async generator: ``yield x`` is exactly ``await context.send(x)``, its exceptions included.
+
+    One task drives and closes it, so that no scope or nursery opened in it ever changes hands.
+    """
+    send = context.send
+    step = generator.__anext__
+    try:
+        reply = await step()
+        while True:
+            try:
+                await send(reply)
+            except BaseException as error:
+                reply = await generator.athrow(error)
+            else:
+                reply = await step()
+    except StopAsyncIteration:
+        return
+    finally:
+        await generator.aclose()
+
+
+def find_handlers(servicers: Iterable[Servicer], codec: Codec, limits: Limits) -> dict[str, MethodHandler]:
+    """Return the handlers of all methods by their paths.
+
+    Raises:
+        TypeError: an object is not a servicer, or a method of its is not callable.
+        ValueError: two servicers implement the same service.
+    """
+    handlers: dict[str, MethodHandler] = {}
+    for servicer in servicers:
+        methods = getattr(servicer, "__trio_grpc_methods__", None)
+        if methods is None or isinstance(servicer, type):
+            raise TypeError(f"servicer must be an instance of a generated ...Servicer class, got {servicer!r}")
+        for name, method in methods.items():
+            function = getattr(servicer, name)
+            if not callable(function):
+                raise TypeError(f"{type(servicer).__name__}.{name} is not callable")
+            if method.path in handlers:
+                raise ValueError(f"{method.path} is implemented by more than one servicer")
+            handlers[method.path] = MethodHandler(method, function, codec, limits)
+    return handlers

@@ -1,0 +1,300 @@
+"""What the attributes of a generated stub are: one callable object per method and kind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Iterable
+from math import inf
+from typing import Generic, TypeVar
+
+import trio
+
+
+from trio_grpc._call import (
+    CallFactory,
+    StreamStreamCall,
+    StreamUnaryCall,
+    UnaryStreamCall,
+    UnaryUnaryCall,
+    acquire_connection,
+    check_timeout,
+    may_retry,
+    outcome_error,
+    reply_of,
+)
+from trio_grpc._channel import Channel
+from trio_grpc._compression import Compression
+from trio_grpc._metadata import MetadataLike, encode_metadata
+from trio_grpc._method import Method
+from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.header_codec import Field
+from trio_grpc._transport.headers import encode_timeout
+from trio_grpc._transport.stream import Stream
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_NO_FIELDS: tuple[Field, ...] = ()
+
+
+class _Method(Generic[RequestT, ResponseT]):
+    """What the four kinds share."""
+
+    __slots__ = ("_channel", "_factory", "method")
+
+    def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
+        """Bind a method to a channel.
+
+        Args:
+            channel: carries the calls.
+            method: what to call.
+
+        Raises:
+            TypeError: the channel's codec cannot handle the method's message types.
+        """
+        self._channel = channel
+        self._factory: CallFactory[RequestT, ResponseT] = CallFactory(channel, method)
+        self.method = method
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.method.path} on {self._channel!r}>"
+
+
+class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
+    """A method with one request and one response: await it."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        request: RequestT,
+        /,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> ResponseT:
+        """Call the method and wait for its reply.
+
+        The earlier of ``timeout`` and the ambient cancel scopes' deadline goes to the server. Cancelling the caller
+        cancels the RPC.
+
+        Args:
+            request: the request message.
+            timeout: seconds from now; when they are over the call raises DEADLINE_EXCEEDED.
+            metadata: sent with the request.
+            wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
+            compression: algorithm for the request; None for the channel's.
+
+        Returns:
+            The reply.
+
+        Raises:
+            RpcError: the call ended with another status than OK.
+            trio.ClosedResourceError: the channel is closed.
+            TypeError, ValueError: an argument is malformed.
+        """
+        factory = self._factory
+        encoding = factory.choose_encoding(compression)
+        data, compressed = factory.serialize(request, encoding)
+        fields = encode_metadata(metadata) if metadata is not None else _NO_FIELDS
+        if timeout is None:
+            stream = await self._run(data, compressed, encoding, fields, wait_for_ready)
+        else:
+            with trio.CancelScope(deadline=trio.current_time() + check_timeout(timeout)) as scope:
+                stream = await self._run(data, compressed, encoding, fields, wait_for_ready)
+            if scope.cancelled_caught:
+                error = RpcError(StatusCode.DEADLINE_EXCEEDED, f"deadline of {timeout:g} s exceeded")
+                error.received = True
+                raise error
+        return reply_of(factory, stream)
+
+    async def _run(
+        self,
+        data: bytes,
+        compressed: bool,
+        encoding: str,
+        fields: list[Field] | tuple[Field, ...],
+        wait_for_ready: bool | None,
+    ) -> Stream:
+        """Return a stream that ended with OK."""
+        channel = self._channel
+        factory = self._factory
+        head = factory.head if encoding == channel.default_compression else factory.head_for(encoding)
+        attempt = 0
+        while True:
+            connection = channel.connection_nowait()
+            if connection is None or not connection.table.acquire_nowait():
+                connection = await acquire_connection(channel, wait_for_ready)
+            deadline = trio.current_effective_deadline()
+            literals = fields
+            if deadline < inf:
+                literals = [(b"grpc-timeout", encode_timeout(deadline - trio.current_time())), *fields]
+            stream = connection.open_stream(head, literals)
+            stream.queue_message(data, compressed)
+            stream.end_stream = True
+            stream.announce()
+            await stream.wait_outcome()
+            outcome = stream.outcome
+            assert outcome is not None
+            if outcome.code is StatusCode.OK:
+                return stream
+            if channel.closed:
+                raise trio.ClosedResourceError("channel closed")
+            if not may_retry(outcome, stream, attempt):
+                raise outcome_error(outcome, stream, deadline)
+            attempt += 1
+
+    def open(
+        self,
+        request: RequestT,
+        /,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> UnaryUnaryCall[RequestT, ResponseT]:
+        """Return a call object, to be entered with ``async with``: for the reply together with its metadata.
+
+        Arguments are those of the call itself; ``timeout`` belongs to the call, not to the block's body.
+        """
+        encoding = self._factory.choose_encoding(compression)
+        first = self._factory.serialize(request, encoding)
+        return UnaryUnaryCall(self._factory, first, encoding, timeout, metadata, wait_for_ready)
+
+
+class UnaryStreamMethod(_Method[RequestT, ResponseT]):
+    """A method with one request and a stream of responses: enter it."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        request: RequestT,
+        /,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> UnaryStreamCall[RequestT, ResponseT]:
+        """Return a call object, to be entered with ``async with`` and iterated over.
+
+        Args:
+            request: the request message.
+            timeout: seconds for the whole call; when they are over, the next operation on it raises DEADLINE_EXCEEDED.
+            metadata: sent with the request.
+            wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
+            compression: algorithm for the request; None for the channel's.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
+            TypeError, ValueError: an argument is malformed.
+        """
+        encoding = self._factory.choose_encoding(compression)
+        first = self._factory.serialize(request, encoding)
+        return UnaryStreamCall(self._factory, first, encoding, timeout, metadata, wait_for_ready)
+
+    open = __call__
+
+
+class StreamUnaryMethod(_Method[RequestT, ResponseT]):
+    """A method with a stream of requests and one response: await it with an iterable, or `open` it."""
+
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        requests: Iterable[RequestT] | AsyncIterable[RequestT],
+        /,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> ResponseT:
+        """Send all requests and wait for the reply.
+
+        A server may reply before it has read all requests: iteration then stops early.
+
+        Args:
+            requests: an iterable or async iterable of request messages.
+            timeout: seconds for the whole call.
+            metadata: sent with the request.
+            wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
+            compression: algorithm for the requests; None for the channel's.
+
+        Returns:
+            The reply.
+
+        Raises:
+            RpcError: the call ended with another status than OK.
+            trio.ClosedResourceError: the channel is closed.
+            TypeError, ValueError: an argument is malformed.
+        """
+        call = self.open(timeout=timeout, metadata=metadata, wait_for_ready=wait_for_ready, compression=compression)
+        async with call:
+            # An iterator that waits for something must not outwait a call that has already ended.
+            with trio.CancelScope() as scope:
+                call.call_when_ended(scope.cancel)
+                try:
+                    if isinstance(requests, AsyncIterable):
+                        async for request in requests:
+                            await call.send(request)
+                    else:
+                        for request in requests:
+                            await call.send(request)
+                    await call.done_sending()
+                except trio.BrokenResourceError:
+                    # The status, which `receive` raises, says more.
+                    pass
+            call.call_when_ended(None)
+            return await call.receive()
+
+    def open(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> StreamUnaryCall[RequestT, ResponseT]:
+        """Return a call object, to be entered with ``async with``: `send`, `done_sending`, then `receive` the reply.
+
+        Arguments are those of the call itself; ``timeout`` belongs to the call, not to the block's body.
+        """
+        encoding = self._factory.choose_encoding(compression)
+        return StreamUnaryCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)
+
+
+class StreamStreamMethod(_Method[RequestT, ResponseT]):
+    """A method with a stream each way: enter it."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> StreamStreamCall[RequestT, ResponseT]:
+        """Return a call object, to be entered with ``async with``: `send` and `receive` as you like.
+
+        Args:
+            timeout: seconds for the whole call; when they are over, the next operation on it raises DEADLINE_EXCEEDED.
+            metadata: sent with the request.
+            wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
+            compression: algorithm for the requests; None for the channel's.
+
+        Raises:
+            TypeError, ValueError: an argument is malformed.
+        """
+        encoding = self._factory.choose_encoding(compression)
+        return StreamStreamCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)
+
+    open = __call__
+
+

@@ -1,0 +1,171 @@
+"""Bytes in and bytes out: the one seam between a connection and its operating system or its `trio.abc.Stream`.
+
+Two ways behind one face. `SocketByteStream` owns a non-blocking socket and asks trio only when the kernel says "not
+now": trio's own socket calls pass through the scheduler once per operation. `TrioByteStream` takes anything else (TLS,
+in-memory streams, a user's own). Nothing here knows HTTP/2.
+"""
+
+from __future__ import annotations
+
+import abc
+import socket
+from collections.abc import Sequence
+
+import trio
+
+#: One read takes at most this much (design: up to 256 KiB at a time).
+READ_SIZE = 262_144
+#: Pieces are joined into one buffer up to this size, or while they are smaller than `_JOIN_PIECE` on average; otherwise
+#: the kernel gathers them. Joining costs a copy, gathering costs an iovec entry each.
+_JOIN_LIMIT = 65_536
+_JOIN_PIECE = 2048
+#: IOV_MAX on Linux and macOS.
+_IOV_MAX = 1024
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ByteStream(abc.ABC):
+    """What the reader reads from and the loopy writer writes to."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    async def receive(self) -> bytes:
+        """Return the next bytes, ``b""`` at the end. Always a checkpoint.
+
+        Raises:
+            OSError, trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
+        """
+
+    @abc.abstractmethod
+    async def send(self, pieces: Sequence[Buffer]) -> None:
+        """Write all pieces in order.
+
+        Raises:
+            OSError, trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
+        """
+
+    @abc.abstractmethod
+    async def aclose(self) -> None:
+        """Close without waiting for the peer; idempotent, and done even when cancelled."""
+
+
+class SocketByteStream(ByteStream):
+    """A connected stream socket, non-blocking, owned by this object."""
+
+    __slots__ = ("_closed", "_drained", "_socket")
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._drained = True
+        self._closed = False
+
+    @classmethod
+    def from_trio(cls, stream: trio.SocketStream) -> SocketByteStream:
+        """Take the socket over from a trio stream, which must not be used again."""
+        return cls(socket.socket(fileno=stream.socket.detach()))
+
+    async def receive(self) -> bytes:
+        sock = self._socket
+        # After a short read the kernel's buffer was empty: go to sleep without asking it again.
+        if not self._drained:
+            try:
+                data = sock.recv(READ_SIZE)
+            except BlockingIOError:
+                pass
+            else:
+                self._drained = len(data) < READ_SIZE
+                await trio.lowlevel.checkpoint()
+                return data
+        while True:
+            await trio.lowlevel.wait_readable(sock)
+            if self._closed:
+                raise trio.ClosedResourceError
+            try:
+                data = sock.recv(READ_SIZE)
+            except BlockingIOError:
+                continue
+            self._drained = len(data) < READ_SIZE
+            return data
+
+    async def send(self, pieces: Sequence[Buffer]) -> None:
+        total = 0
+        for piece in pieces:
+            total += len(piece)
+        count = len(pieces)
+        if total <= _JOIN_LIMIT or total < count * _JOIN_PIECE or count == 1:
+            await self._send_one(pieces[0] if count == 1 else b"".join(pieces))
+        else:
+            await self._send_gathered(pieces)
+
+    async def _send_one(self, data: Buffer) -> None:
+        sock = self._socket
+        try:
+            sent = sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        if sent == len(data):
+            return
+        with memoryview(data) as view:
+            while sent < len(view):
+                await trio.lowlevel.wait_writable(sock)
+                try:
+                    sent += sock.send(view[sent:])
+                except BlockingIOError:
+                    continue
+
+    async def _send_gathered(self, pieces: Sequence[Buffer]) -> None:
+        sock = self._socket
+        index = 0
+        while index < len(pieces):
+            batch = pieces[index : index + _IOV_MAX]
+            try:
+                sent = sock.sendmsg(batch)
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(sock)
+                continue
+            for piece in batch:
+                if sent < len(piece):
+                    break
+                sent -= len(piece)
+                index += 1
+            if sent:
+                # A piece was cut: finish it alone, then gather on.
+                await self._send_one(memoryview(pieces[index])[sent:])
+                index += 1
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+class TrioByteStream(ByteStream):
+    """Any `trio.abc.Stream`: TLS, in-memory, a user's own."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    async def receive(self) -> bytes:
+        data = await self._stream.receive_some(READ_SIZE)
+        return data if type(data) is bytes else bytes(data)
+
+    async def send(self, pieces: Sequence[Buffer]) -> None:
+        await self._stream.send_all(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    async def aclose(self) -> None:
+        # Forcefully: what had to be said was said in frames, and a TLS close_notify could wait for a silent peer.
+        await trio.aclose_forcefully(self._stream)
+
+
+def wrap(stream: trio.abc.Stream) -> ByteStream:
+    """Return the quickest byte stream for a trio stream, which must not be used directly any more."""
+    if isinstance(stream, trio.SocketStream):
+        return SocketByteStream.from_trio(stream)
+    return TrioByteStream(stream)

@@ -1,0 +1,336 @@
+"""One HTTP/2 connection: a byte stream, a reader, a loopy writer, and their common end.
+
+It hands out streams (client) or announces them (server) and knows no servicer, stub or protobuf. Its tasks never raise
+for a peer's fault: they record the reason, every live stream is told, and the scope ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import trio
+from trio.lowlevel import enable_ki_protection
+
+from trio_grpc._options import Limits
+from trio_grpc._status import StatusCode
+from trio_grpc._transport import frames
+from trio_grpc._transport.byte_stream import ByteStream
+from trio_grpc._transport.control_buffer import ControlBuffer, Farewell, RawFrame
+from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
+from trio_grpc._transport.frames import ConnectionFault, ErrorCode, error_name
+from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.loopy_writer import LoopyWriter
+from trio_grpc._transport.reader import Reader
+from trio_grpc._transport.side import Side
+from trio_grpc._transport.stream import Outcome, Stream
+from trio_grpc._transport.stream_table import DEFAULT_STREAM_LIMIT, StreamTable
+
+_logger = logging.getLogger("trio_grpc")
+
+#: Seconds in which a farewell must be written, and for which a server waits for the peer to hang up first: closing a
+#: socket with unread input makes the kernel reset it, and the last response would be lost with it.
+FAREWELL_TIME = 1.0
+#: Seconds between the two GOAWAYs of a drain when the peer does not answer the PING (grpc-go waits as long).
+_DRAIN_PING_TIMEOUT = 5.0
+_DRAIN_PING = b"trio_bye"
+
+
+class ConnectionLost(Exception):
+    """The connection ended; its text says why, with the peer's address."""
+
+
+class Connection:
+    """One HTTP/2 connection of either side.
+
+    Args:
+        side: which end this is.
+        byte_stream: owned from here on.
+        limits: what we accept.
+        peer: the peer's address, for messages.
+        handshake_timeout: seconds for the peer's first SETTINGS to arrive.
+        on_stream: called with each new stream (server); must not block or raise.
+        on_draining: called once when no new streams may be opened any more (client).
+
+    Attributes:
+        ready: set when the peer's SETTINGS have arrived.
+        closed: set when the connection has ended; ``reason`` says why.
+        draining: no new streams.
+        reason: the exception behind the end, None for a clean one.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        byte_stream: ByteStream,
+        limits: Limits,
+        *,
+        peer: str,
+        handshake_timeout: float,
+        on_stream: Callable[[Stream], None] | None = None,
+        on_draining: Callable[[], None] | None = None,
+    ) -> None:
+        self.side = side
+        self.peer = peer
+        self.limits = limits
+        self.ready = trio.Event()
+        self.closed = trio.Event()
+        self.draining = False
+        self.reason: BaseException | None = None
+        self._byte_stream = byte_stream
+        self._handshake_timeout = handshake_timeout
+        self._on_draining = on_draining
+        self._drain_pong = trio.Event()
+        self._drain_started = False
+        self._reader_done = trio.Event()
+        self._close_when_idle = False
+        self._failed = False
+        self._said_farewell = False
+        server = side is Side.SERVER
+        self.control_buffer = ControlBuffer()
+        self.table: StreamTable[Stream] = StreamTable(
+            limits.max_concurrent_streams if server else DEFAULT_STREAM_LIMIT, self._on_idle
+        )
+        self.incoming = IncomingWindows(
+            limits.initial_window_size, limits.initial_connection_window_size, adaptive=limits.adaptive_window
+        )
+        self.outgoing = OutgoingWindows()
+        self.writer = LoopyWriter(
+            self.control_buffer,
+            byte_stream,
+            self.outgoing,
+            streams=self.table.streams,
+            on_ids_exhausted=self._stop_opening,
+        )
+        settings = {
+            frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.initial_window_size,
+            frames.SETTINGS_MAX_FRAME_SIZE: limits.max_frame_size,
+            frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_header_list_size,
+        }
+        if server:
+            settings[frames.SETTINGS_MAX_CONCURRENT_STREAMS] = limits.max_concurrent_streams
+        else:
+            settings[frames.SETTINGS_ENABLE_PUSH] = 0
+        self.reader = Reader(
+            side,
+            byte_stream,
+            self.control_buffer,
+            self.table,
+            self.incoming,
+            self.outgoing,
+            settings=settings,
+            message_limit=limits.receive_limit,
+            max_header_list_size=limits.max_header_list_size,
+            max_frame_size=limits.max_frame_size,
+            peer=peer,
+            last_opened=lambda: self.writer.last_stream_id,
+            on_stream=on_stream,
+            on_goaway=self._on_goaway,
+            on_settings=self.ready.set,
+            on_pong=self._on_pong,
+        )
+
+    # -- the tasks
+
+    @enable_ki_protection
+    async def run(self) -> None:
+        """Run the connection until it ends. Never raises for a peer's fault; may be cancelled at any time."""
+        credit = self.incoming.initial_credit()
+        preface = self.reader.framer.preface + (frames.window_update(0, credit) if credit else b"")
+        self.control_buffer.put(RawFrame(preface))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                nursery.start_soon(self._await_handshake)
+                await self._read()
+                self._reader_done.set()
+        finally:
+            self._fail(ConnectionLost(f"connection to {self.peer} was closed"))
+            await self._byte_stream.aclose()
+            self.closed.set()
+
+    async def _read(self) -> None:
+        try:
+            await self.reader.run()
+        except ConnectionFault as fault:
+            self._break(fault)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._lose(error)
+        except Exception as error:
+            _logger.exception("internal error while reading from %s", self.peer)
+            self._break(ConnectionFault(ErrorCode.INTERNAL_ERROR, "internal error"), error)
+        else:
+            self._lose(None)
+
+    async def _write(self, scope: trio.CancelScope) -> None:
+        try:
+            await self.writer.run()
+            # The farewell is out. Let the peer hang up first where that may save a response in flight.
+            if self.side is Side.SERVER:
+                with trio.move_on_after(FAREWELL_TIME):
+                    await self._byte_stream.send_eof()
+                    await self._reader_done.wait()
+        except trio.EndOfChannel:
+            # The control buffer was closed: the reader has already said why.
+            return
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._lose(error)
+        except Exception as error:
+            _logger.exception("internal error while writing to %s", self.peer)
+            self._fail(error)
+        finally:
+            scope.cancel()
+
+    async def _await_handshake(self) -> None:
+        """RFC 9113, 3.4: the peer's SETTINGS come first; one that keeps silent does not keep its place."""
+        with trio.move_on_after(self._handshake_timeout) as scope:
+            await self.ready.wait()
+        if scope.cancelled_caught and not self.ready.is_set():
+            self._break(
+                ConnectionFault(
+                    ErrorCode.SETTINGS_TIMEOUT, f"no SETTINGS frame from the peer in {self._handshake_timeout:g} s"
+                )
+            )
+
+    # -- ends
+
+    def _break(self, fault: ConnectionFault, cause: BaseException | None = None) -> None:
+        """A connection error (RFC 9113, 5.4.1): tell the streams, tell the peer, and stop."""
+        _logger.info(
+            "connection to %s ended with %s: %s", self.peer, error_name(fault.error_code), fault.reason
+        )
+        lost = ConnectionLost(f"connection to {self.peer} failed: {fault.reason}")
+        lost.__cause__ = cause or fault
+        self._end_streams(lost)
+        self._put_farewell(fault.error_code, fault.reason.encode("utf-8", "replace")[:256])
+
+    def _lose(self, error: BaseException | None) -> None:
+        """The byte stream ended or failed: nothing more can be said."""
+        if error is None:
+            lost = ConnectionLost(f"connection closed by {self.peer}")
+        else:
+            lost = ConnectionLost(f"connection to {self.peer} lost: {str(error) or type(error).__name__}")
+            lost.__cause__ = error
+        self._fail(lost)
+
+    def _fail(self, reason: BaseException) -> None:
+        """Every live stream ends, every control frame is orphaned. Synchronous and idempotent."""
+        if not self._failed:
+            self._failed = True
+            self._end_streams(reason)
+            self.control_buffer.close(self.reason)
+            self.writer.orphan_all()
+            self._drain_pong.set()
+        self._put_farewell(ErrorCode.NO_ERROR, b"")
+
+    def _end_streams(self, reason: BaseException, *, locally: bool = False) -> None:
+        if self.reason is None:
+            self.reason = reason
+        self._stop_opening(self.reason)
+        outcome = Outcome(StatusCode.UNAVAILABLE, str(self.reason), cause=self.reason, closed_locally=locally)
+        for stream in list(self.table.streams.values()):
+            if self.side is Side.SERVER:
+                stream.abandon(str(self.reason))
+            else:
+                stream.end(outcome)
+                if locally:
+                    stream.cancel("channel closed")
+                else:
+                    stream.close_remote()
+                    if not stream.local_closed:
+                        stream.close_local()
+
+    def _stop_opening(self, reason: BaseException | None = None) -> None:
+        self.writer.refusing = True
+        self.table.refuse(reason or ConnectionLost(f"connection to {self.peer} takes no more calls"))
+        if not self.draining:
+            self.draining = True
+            if self._on_draining is not None:
+                self._on_draining()
+
+    def _put_farewell(self, error_code: int, debug_data: bytes) -> None:
+        if not self._said_farewell:
+            self._said_farewell = True
+            last = min(self.reader.last_peer_stream_id, self.reader.refuse_above)
+            self.control_buffer.put(Farewell(frames.goaway(last, error_code, debug_data)))
+
+    def _on_idle(self) -> None:
+        """The last stream has left: a connection that is draining ends here."""
+        if self._close_when_idle:
+            self._put_farewell(ErrorCode.NO_ERROR, b"")
+
+    async def aclose(self) -> None:
+        """End all streams, say GOAWAY, and wait for the end. Bounded by the caller's scope; idempotent."""
+        self._end_streams(trio.ClosedResourceError("channel closed"), locally=True)
+        self._put_farewell(ErrorCode.NO_ERROR, b"")
+        await self.closed.wait()
+
+    async def drain(self) -> None:
+        """Take no new streams, finish the old ones, then end; in two steps, so that no call is lost in flight.
+
+        GOAWAY with the highest id tells the peer to stop opening; after its PING ACK nothing that it opened before can
+        still be under way, and the second GOAWAY names the real last id (RFC 9113, 6.8; gRFC A9).
+        """
+        if not self._drain_started and not self.closed.is_set():
+            self._drain_started = True
+            self.control_buffer.put(
+                RawFrame(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, b"graceful_stop"))
+            )
+            self.control_buffer.put(RawFrame(self.reader.framer.ping(_DRAIN_PING)))
+            with trio.move_on_after(_DRAIN_PING_TIMEOUT):
+                await self._drain_pong.wait()
+            last = self.reader.last_peer_stream_id
+            self.reader.refuse_above = last
+            self.control_buffer.put(RawFrame(frames.goaway(last, ErrorCode.NO_ERROR, b"graceful_stop")))
+            self._close_when_idle = True
+            if not self.table.slots_used:
+                self._on_idle()
+        await self.closed.wait()
+
+    # -- what the reader reports
+
+    def _on_pong(self, payload: bytes) -> None:
+        if payload == _DRAIN_PING:
+            self._drain_pong.set()
+
+    def _on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
+        """The peer takes no streams above ``last_stream_id``; those up to it finish (RFC 9113, 6.8)."""
+        if self.side is Side.SERVER:
+            # A client that says goodbye opens nothing more; its open calls go on.
+            return
+        text = debug_data[:256].decode("utf-8", "replace")
+        reason = ConnectionLost(
+            f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else "")
+        )
+        if error_code != ErrorCode.NO_ERROR:
+            _logger.warning("%s", reason)
+        self._stop_opening(reason)
+        outcome = Outcome(StatusCode.UNAVAILABLE, str(reason), cause=reason, unprocessed=True)
+        for stream in list(self.table.streams.values()):
+            if stream.stream_id > last_stream_id:
+                stream.end(outcome)
+                stream.close_remote()
+                if not stream.local_closed:
+                    stream.close_local()
+        self._close_when_idle = True
+        if not self.table.slots_used:
+            self._on_idle()
+
+    # -- opening streams (client)
+
+    def open_stream(
+        self, head: HeaderTemplate, literals: Sequence[Field], message_limit: int | None = None
+    ) -> Stream:
+        """Make a stream for a slot that the caller has acquired from ``table``. Nothing is queued yet."""
+        stream = Stream(
+            self.control_buffer,
+            self.table,
+            self.incoming,
+            stream_id=0,
+            send_window=0,
+            message_limit=self.limits.receive_limit if message_limit is None else message_limit,
+            peer=self.peer,
+        )
+        stream.head = head
+        stream.head_literals = literals
+        return stream

@@ -1,0 +1,494 @@
+"""The reader: the only task that reads from a byte stream, and what each frame of the peer means for the streams.
+
+One class for both sides; where a client and a server differ, the branch is on `Side`. It keeps the incoming books,
+raises the outgoing ones, never runs user code, and never waits for an application: messages are assembled and left for
+their receiver, whose unread bytes the stream's window bounds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from trio_grpc._status import StatusCode
+from trio_grpc._transport import frames
+from trio_grpc._transport.byte_stream import ByteStream
+from trio_grpc._transport.control_buffer import (
+    ApplySettings,
+    ControlBuffer,
+    RawFrame,
+    RefuseStream,
+    WindowOpened,
+)
+from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
+from trio_grpc._transport.framer import Framer
+from trio_grpc._transport.frames import MAX_WINDOW, ConnectionFault, ErrorCode, error_name
+from trio_grpc._transport.header_codec import HeaderDecoder, HeaderListTooLarge
+from trio_grpc._transport.headers import (
+    Malformed,
+    RequestHeaders,
+    RequestTrailers,
+    ResponseHeaders,
+    extend_request,
+    extend_response,
+    http_to_status,
+    is_grpc_content_type,
+    parse_request,
+    parse_response,
+    rst_to_status,
+    trailers_only_fields,
+)
+from trio_grpc._transport.messages import MessageError, MessageTooLarge
+from trio_grpc._transport.side import Side
+from trio_grpc._transport.stream import Outcome, Stream
+from trio_grpc._transport.stream_table import UNLIMITED_STREAMS, StreamTable
+
+_logger = logging.getLogger("trio_grpc")
+
+#: The payload of our bandwidth PINGs; other payloads belong to whoever sent them.
+BANDWIDTH_PING = b"trio_bdp"
+
+Record = RequestHeaders | RequestTrailers | ResponseHeaders | Malformed
+
+
+def _parse_request(fields: list[tuple[bytes, bytes]]) -> Record:
+    return parse_request(fields)
+
+
+def _parse_response(fields: list[tuple[bytes, bytes]]) -> Record:
+    return parse_response(fields)
+
+
+def _extend_request(head: Record, tail: list[tuple[bytes, bytes]]) -> Record | None:
+    if isinstance(head, ResponseHeaders):
+        return None
+    return extend_request(head, tail)
+
+
+def _extend_response(head: Record, tail: list[tuple[bytes, bytes]]) -> Record | None:
+    if isinstance(head, (ResponseHeaders, Malformed)):
+        return extend_response(head, tail)
+    return None
+
+
+class Reader:
+    """The reading half of one connection, and its `FrameHandler`.
+
+    Attributes:
+        last_peer_stream_id: the highest stream id the peer has opened (server): what our GOAWAY says we processed.
+        refuse_above: streams above this id came after our last GOAWAY and are ignored.
+        accepting: new streams are served; otherwise they are refused as safe to retry.
+        last_read: trio's time of the last bytes that came.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        byte_stream: ByteStream,
+        control_buffer: ControlBuffer,
+        table: StreamTable[Stream],
+        incoming: IncomingWindows,
+        outgoing: OutgoingWindows,
+        *,
+        settings: dict[int, int],
+        message_limit: int,
+        max_header_list_size: int,
+        max_frame_size: int,
+        peer: str,
+        last_opened: Callable[[], int],
+        on_stream: Callable[[Stream], None] | None,
+        on_goaway: Callable[[int, int, bytes], None],
+        on_settings: Callable[[], None],
+        on_pong: Callable[[bytes], None],
+    ) -> None:
+        self._side = side
+        self._byte_stream = byte_stream
+        self._control_buffer = control_buffer
+        self._table = table
+        self._streams = table.streams
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._message_limit = message_limit
+        self._peer = peer
+        self._last_opened = last_opened
+        self._on_stream = on_stream
+        self._on_goaway = on_goaway
+        self._on_settings = on_settings
+        self._on_pong = on_pong
+        self._new_streams: list[Stream] = []
+        self._settings_seen = False
+        self._batch_bytes = 0
+        self._now = 0.0
+        self.last_read = 0.0
+        self.last_peer_stream_id = 0
+        self.refuse_above = frames.MAX_STREAM_ID
+        self.accepting = True
+        client = side is Side.CLIENT
+        decoder: HeaderDecoder[Record] = HeaderDecoder(
+            _parse_response if client else _parse_request,
+            max_list_size=max_header_list_size,
+            extend=_extend_response if client else _extend_request,
+        )
+        self.framer: Framer[Record] = Framer(
+            self, decoder, client_side=client, settings=settings, max_frame_size=max_frame_size
+        )
+
+    async def run(self) -> None:
+        """Read until the end of the byte stream.
+
+        Raises:
+            ConnectionFault: the peer broke the protocol.
+            OSError, trio.BrokenResourceError, trio.ClosedResourceError: the byte stream is gone.
+        """
+        control_buffer = self._control_buffer
+        byte_stream = self._byte_stream
+        framer = self.framer
+        while True:
+            await control_buffer.throttle()
+            data = await byte_stream.receive()
+            if not data:
+                return
+            self.last_read = self._now = trio.current_time()
+            try:
+                framer.receive(data)
+            finally:
+                self._end_batch()
+
+    def _end_batch(self) -> None:
+        """What is done once per read: connection credit, bandwidth samples, and starting the new handlers."""
+        if self._batch_bytes:
+            estimator = self._incoming.estimator
+            if estimator is not None and estimator.receive(self._batch_bytes, self._now):
+                self._control_buffer.put(RawFrame(self.framer.ping(BANDWIDTH_PING)))
+            self._batch_bytes = 0
+            credit = self._incoming.credit()
+            if credit:
+                self._control_buffer.put(RawFrame(frames.window_update(0, credit)))
+        if self._new_streams:
+            new_streams, self._new_streams = self._new_streams, []
+            on_stream = self._on_stream
+            assert on_stream is not None
+            for stream in new_streams:
+                on_stream(stream)
+
+    # -- HEADERS
+
+    def on_headers(self, stream_id: int, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if self._side is Side.SERVER:
+            if stream is None:
+                self._open(stream_id, record, end_stream)
+            else:
+                self._request_trailers(stream, record, end_stream)
+        elif stream is not None:
+            self._response_headers(stream, record, end_stream)
+        else:
+            self._check_not_idle(stream_id, "HEADERS")
+
+    def _open(self, stream_id: int, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
+        """A request (server)."""
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"client opened stream {stream_id}, which is even")
+        if stream_id <= self.last_peer_stream_id:
+            # RFC 9113, 5.1: a stream that has ended. Its last frames may have crossed ours, so only it is answered.
+            self._control_buffer.put(RefuseStream(stream_id, None, ErrorCode.STREAM_CLOSED))
+            return
+        if stream_id > self.refuse_above:
+            return
+        self.last_peer_stream_id = stream_id
+        if isinstance(record, RequestHeaders):
+            refusal = record.refusal
+            if refusal is None:
+                if not self.accepting or not self._table.acquire_nowait():
+                    # Safe to retry (RFC 9113, 8.7): nothing of this stream was looked at.
+                    self._control_buffer.put(RefuseStream(stream_id, None, ErrorCode.REFUSED_STREAM))
+                    return
+                stream = Stream(
+                    self._control_buffer,
+                    self._table,
+                    self._incoming,
+                    stream_id=stream_id,
+                    send_window=self._outgoing.initial,
+                    message_limit=self._message_limit,
+                    peer=self._peer,
+                )
+                stream.request = record
+                stream.request_time = self._now
+                stream.remote_closed = end_stream
+                self._streams[stream_id] = stream
+                self._new_streams.append(stream)
+                return
+            fields = trailers_only_fields(refusal.code, refusal.message, http_status=refusal.http_status)
+        elif isinstance(record, HeaderListTooLarge):
+            fields = trailers_only_fields(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"request metadata of {record.size} bytes is over the limit of {record.limit} bytes "
+                "(option max_header_list_size)",
+            )
+        else:
+            reason = record.reason if isinstance(record, Malformed) else "request headers without pseudo-header fields"
+            _logger.debug("%s: malformed request on stream %d: %s", self._peer, stream_id, reason)
+            self._control_buffer.put(RefuseStream(stream_id, None, ErrorCode.PROTOCOL_ERROR))
+            return
+        self._control_buffer.put(RefuseStream(stream_id, fields, None if end_stream else ErrorCode.NO_ERROR))
+
+    def _request_trailers(self, stream: Stream, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
+        """A second header block of a request (server): gRPC has no use for it, but it may end the stream."""
+        if stream.remote_closed:
+            self.on_stream_fault(stream.stream_id, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
+        elif not end_stream or not isinstance(record, RequestTrailers):
+            self.on_stream_fault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, "malformed trailers of a request")
+        else:
+            self._end_request(stream)
+
+    def _response_headers(self, stream: Stream, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
+        """Response headers or trailers (client)."""
+        if stream.remote_closed:
+            return
+        if isinstance(record, HeaderListTooLarge):
+            self._fail(
+                stream,
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"response metadata of {record.size} bytes is over the limit of {record.limit} bytes "
+                "(option max_header_list_size)",
+                ErrorCode.CANCEL,
+                end_stream,
+            )
+            return
+        if not isinstance(record, ResponseHeaders):
+            reason = record.reason if isinstance(record, Malformed) else "not a response"
+            self._fail(
+                stream, StatusCode.INTERNAL, f"malformed response headers: {reason}", ErrorCode.PROTOCOL_ERROR, end_stream
+            )
+            return
+        if record.http_status is None:
+            if stream.head_record is None:
+                self._fail(
+                    stream, StatusCode.INTERNAL, "trailers before response headers", ErrorCode.PROTOCOL_ERROR, end_stream
+                )
+                return
+            # Without END_STREAM they wait for it: a proxy may send that in an empty DATA frame.
+            stream.trailers_record = record
+            if end_stream:
+                self._end_response(stream)
+            return
+        if record.http_status < 200:
+            # 1xx: an interim answer (RFC 9113, 8.1).
+            if end_stream:
+                self._fail(
+                    stream,
+                    StatusCode.INTERNAL,
+                    f"response ended with interim HTTP status {record.http_status}",
+                    ErrorCode.PROTOCOL_ERROR,
+                    end_stream,
+                )
+            return
+        if stream.head_record is not None:
+            self._fail(stream, StatusCode.INTERNAL, "second response headers", ErrorCode.PROTOCOL_ERROR, end_stream)
+            return
+        stream.peer_head(record)
+        if end_stream:
+            self._end_response(stream)
+        elif record.grpc_status is None and not _is_grpc(record):
+            self._fail(stream, *_not_grpc(record), ErrorCode.CANCEL, False)
+
+    # -- DATA
+
+    def on_data(
+        self, stream_id: int, data: bytes, start: int, stop: int, flow_length: int, end_stream: bool
+    ) -> None:
+        if flow_length:
+            self._batch_bytes += flow_length
+            if not self._incoming.receive(flow_length):
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection window")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            # It has left the table: the connection is credited, and nothing is said.
+            self._check_not_idle(stream_id, "DATA")
+            return
+        if stream.reset_code is not None or stream.cancelled is not None:
+            return
+        if stream.remote_closed:
+            self.on_stream_fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
+            return
+        if self._side is Side.CLIENT and (stream.head_record is None or stream.trailers_record is not None):
+            if start != stop or stream.trailers_record is None:
+                self._fail(stream, StatusCode.INTERNAL, "DATA outside a response", ErrorCode.PROTOCOL_ERROR, end_stream)
+                return
+        elif start != stop or flow_length:
+            try:
+                has_credit = stream.peer_data(data, start, stop, flow_length)
+            except MessageError as error:
+                self._message_fault(stream, error, end_stream)
+                return
+            if not has_credit:
+                self.on_stream_fault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream window")
+                return
+        if end_stream:
+            if self._side is Side.SERVER:
+                self._end_request(stream)
+            else:
+                self._end_response(stream)
+
+    def _message_fault(self, stream: Stream, error: MessageError, end_stream: bool) -> None:
+        code = StatusCode.RESOURCE_EXHAUSTED if isinstance(error, MessageTooLarge) else StatusCode.INTERNAL
+        if self._side is Side.SERVER:
+            if end_stream:
+                stream.close_remote()
+            stream.refuse(code, str(error))
+        else:
+            self._fail(stream, code, str(error), ErrorCode.CANCEL, end_stream)
+
+    # -- ends
+
+    def _end_request(self, stream: Stream) -> None:
+        if stream.assembler.mid_message:
+            stream.close_remote()
+            stream.refuse(StatusCode.INTERNAL, "request ended in the middle of a message")
+            return
+        stream.peer_end()
+
+    def _end_response(self, stream: Stream) -> None:
+        """END_STREAM of a response: its status is in the trailers, or in headers that are both (Trailers-Only)."""
+        head = stream.head_record
+        assert head is not None
+        record = stream.trailers_record or head
+        if record.grpc_status is not None:
+            outcome = Outcome(
+                _STATUS_CODES[record.grpc_status], record.message, record.status_details, record.fields
+            )
+            if record.grpc_status == 0 and stream.assembler.mid_message:
+                outcome = Outcome(StatusCode.INTERNAL, "response ended in the middle of a message")
+        elif not _is_grpc(head):
+            code, message = _not_grpc(head)
+            outcome = Outcome(code, message, fields=record.fields)
+        else:
+            outcome = Outcome(StatusCode.UNKNOWN, "response ended without grpc-status", fields=record.fields)
+        stream.peer_end()
+        stream.end(outcome)
+        if not stream.local_closed:
+            # PROTOCOL-HTTP2: the status stands, and what we still had to send is of no use to anyone.
+            stream.reset(ErrorCode.NO_ERROR)
+
+    def _fail(self, stream: Stream, code: StatusCode, message: str, error_code: int, end_stream: bool) -> None:
+        """End one call for a fault found on this side (client)."""
+        if end_stream:
+            stream.close_remote()
+        stream.end(Outcome(code, message))
+        stream.discard_incoming()
+        stream.reset(error_code, is_response=True)
+
+    def on_reset(self, stream_id: int, error_code: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._check_not_idle(stream_id, "RST_STREAM")
+            return
+        # The peer has forgotten the stream: a reset of ours that is still queued has no reader.
+        stream.reset_written = True
+        if self._side is Side.SERVER:
+            stream.abandon(f"reset by peer with {error_name(error_code)}")
+        else:
+            stream.close_remote()
+            if not stream.local_closed:
+                stream.close_local()
+            stream.end(
+                Outcome(
+                    rst_to_status(error_code),
+                    f"stream reset by peer with {error_name(error_code)}",
+                    unprocessed=error_code == ErrorCode.REFUSED_STREAM,
+                )
+            )
+
+    def on_stream_fault(self, stream_id: int, error_code: int, reason: str) -> None:
+        self._check_not_idle(stream_id, reason)
+        stream = self._streams.get(stream_id)
+        _logger.debug("%s: stream %d: %s", self._peer, stream_id, reason)
+        if stream is None:
+            self._control_buffer.put(RefuseStream(stream_id, None, error_code))
+            return
+        stream.reset(error_code, is_response=True)
+        if self._side is Side.SERVER:
+            stream.abandon(reason)
+        else:
+            stream.end(Outcome(StatusCode.INTERNAL, reason))
+
+    def _check_not_idle(self, stream_id: int, what: str) -> None:
+        """RFC 9113, 5.1: anything but HEADERS and PRIORITY on a stream that was never opened is a connection error."""
+        if self._side is Side.SERVER:
+            idle = stream_id > self.last_peer_stream_id and stream_id <= self.refuse_above
+            idle = idle or not stream_id & 1
+        else:
+            idle = stream_id > self._last_opened() or not stream_id & 1
+        if idle:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
+
+    # -- the connection
+
+    def on_window_update(self, stream_id: int, increment: int) -> None:
+        if not stream_id:
+            windows = self._outgoing
+            windows.connection += increment
+            if windows.connection > MAX_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "connection window over 2**31-1")
+            if windows.starved:
+                windows.starved = False
+                self._control_buffer.put(WindowOpened())
+            return
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._check_not_idle(stream_id, "WINDOW_UPDATE")
+            return
+        if stream.window + increment > MAX_WINDOW:
+            self.on_stream_fault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "stream window over 2**31-1")
+            return
+        stream.window += increment
+        if stream.pending_bytes and not stream.active and not stream.queued:
+            stream.announce()
+
+    def on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
+        self._on_goaway(last_stream_id, error_code, debug_data)
+
+    def on_settings(self, settings: ApplySettings, max_concurrent_streams: int | None) -> None:
+        self._control_buffer.put(settings)
+        if self._side is Side.CLIENT:
+            if max_concurrent_streams is not None:
+                self._table.set_limit(max_concurrent_streams)
+            elif not self._settings_seen:
+                self._table.set_limit(UNLIMITED_STREAMS)
+        self._settings_seen = True
+        self._on_settings()
+
+    def on_settings_acknowledged(self) -> None:
+        # From now on the peer counts by our window, not by RFC 9113's.
+        self._incoming.tolerance = 0
+
+    def on_ping(self, reply: bytes) -> None:
+        self._control_buffer.put(RawFrame(reply, is_response=True))
+
+    def on_ping_acknowledged(self, payload: bytes) -> None:
+        if payload != BANDWIDTH_PING:
+            self._on_pong(payload)
+            return
+        estimator = self._incoming.estimator
+        if estimator is not None:
+            window = estimator.acknowledge(self._now)
+            if window is not None:
+                self._incoming.grow(window)
+
+
+_STATUS_CODES = tuple(StatusCode)
+
+
+def _is_grpc(head: ResponseHeaders) -> bool:
+    return head.http_status == 200 and head.content_type is not None and is_grpc_content_type(head.content_type)
+
+
+def _not_grpc(head: ResponseHeaders) -> tuple[StatusCode, str]:
+    """Status and text for an answer that is not gRPC (gRPC: http-grpc-status-mapping)."""
+    assert head.http_status is not None
+    return (
+        http_to_status(head.http_status),
+        f"peer answered with HTTP status {head.http_status} and content-type {head.content_type!r}",
+    )

@@ -1,0 +1,428 @@
+"""One HTTP/2 stream as one RPC on the wire: message bytes in and out, and how it ended.
+
+Both sides of a connection use this class. It holds a control buffer and a table, never a connection. The reader feeds
+the incoming half (methods ``peer_*``), the loopy writer empties the outgoing half (`OutgoingStream`), and one RPC's own
+tasks do the rest. It knows bytes, header records and status, no protobuf and no user code.
+
+    idle --head written/received--> open --local_closed / remote_closed--> half closed --both--> out of the table
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+
+import attrs
+import trio
+from trio.lowlevel import (
+    Abort,
+    RaiseCancelT,
+    Task,
+    checkpoint,
+    checkpoint_if_cancelled,
+    current_task,
+    reschedule,
+    wait_task_rescheduled,
+)
+
+from trio_grpc._status import StatusCode
+from trio_grpc._transport import frames
+from trio_grpc._transport.control_buffer import WRITE_QUOTA, ControlBuffer, OutgoingStream, RawFrame
+from trio_grpc._transport.flow_control import IncomingWindows
+from trio_grpc._transport.frames import ErrorCode
+from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.headers import RequestHeaders, ResponseHeaders, trailer_fields, trailers_only_fields
+from trio_grpc._transport.messages import PREFIX_LENGTH, Message, MessageAssembler, prefix
+from trio_grpc._transport.stream_table import StreamTable
+
+#: A message at least this long is queued behind its prefix without copying the two together.
+_SCATTER_LENGTH = 8192
+#: What the streams of one connection may be granted together beyond their initial windows.
+_WINDOW_BUDGET = 32 * 2**20
+#: Operations, and seconds of real time, after which a task that never had to wait yields to the scheduler.
+_TURN_OPERATIONS = 64
+_TURN_SECONDS = 0.001
+
+
+@attrs.frozen(slots=True)
+class Outcome:
+    """How a stream ended, as the client sees it.
+
+    Attributes:
+        code, message, details: the status; ``details`` are the raw bytes of ``grpc-status-details-bin``.
+        fields: trailing metadata as it came.
+        cause: the local exception behind it, if there is one.
+        unprocessed: the server has certainly not run this call, so it may be tried again elsewhere.
+        closed_locally: the application closed the call or its channel.
+    """
+
+    code: StatusCode
+    message: str = ""
+    details: bytes = b""
+    fields: tuple[Field, ...] = ()
+    cause: BaseException | None = None
+    unprocessed: bool = False
+    closed_locally: bool = False
+
+
+class Stream(OutgoingStream):
+    """A stream of either side.
+
+    Attributes:
+        request: the request headers (server).
+        request_time: when they came, in trio's time (server): deadlines count from here.
+        responded: response headers have been queued (server).
+        head_record: the response headers (client), None until they came.
+        trailers_record: trailers that came without END_STREAM and wait for it (client).
+        outcome: how it ended (client), None while it lives.
+        cancelled: why the peer or the connection ended it early (server).
+        on_ended: called once when ``outcome`` (client) or ``cancelled`` (server: the handler's scope) is set.
+        remote_closed: the peer has sent its last frame.
+    """
+
+    __slots__ = (
+        "_ended_event",
+        "_head_event",
+        "_operations",
+        "_receiver",
+        "_receiver_wants_end",
+        "_table",
+        "_turn_ends",
+        "_windows",
+        "assembler",
+        "cancelled",
+        "head_record",
+        "left_table",
+        "on_ended",
+        "outcome",
+        "peer",
+        "receive_window",
+        "request",
+        "request_time",
+        "responded",
+        "trailers_record",
+        "unconsumed",
+    )
+
+    def __init__(
+        self,
+        control_buffer: ControlBuffer,
+        table: StreamTable[Stream],
+        windows: IncomingWindows,
+        *,
+        stream_id: int,
+        send_window: int,
+        message_limit: int,
+        peer: str,
+    ) -> None:
+        super().__init__(control_buffer, stream_id, send_window)
+        self._table = table
+        self._windows = windows
+        self.peer = peer
+        self.assembler = MessageAssembler(message_limit)
+        self.receive_window = windows.stream_window
+        self.unconsumed = 0
+        self.request: RequestHeaders | None = None
+        self.request_time = 0.0
+        self.head_record: ResponseHeaders | None = None
+        self.trailers_record: ResponseHeaders | None = None
+        self.responded = False
+        self.outcome: Outcome | None = None
+        self.cancelled: str | None = None
+        self.on_ended: Callable[[], None] | None = None
+        self.left_table = False
+        self._receiver: Task | None = None
+        self._receiver_wants_end = False
+        self._head_event: trio.Event | None = None
+        self._ended_event: trio.Event | None = None
+        self._operations = _TURN_OPERATIONS
+        self._turn_ends = 0.0
+
+    # -- leaving the table
+
+    def close_local(self) -> None:
+        super().close_local()
+        if self.tail is not None or self.reset_code is not None:
+            # Trailers or a reset end both directions: what still comes is credited to the connection and dropped.
+            self.remote_closed = True
+        if self.remote_closed:
+            self._leave()
+        if self.reset_code is None and self.outcome is None and self.request is None and self.head is not None:
+            # Queued and never written: the caller may try again elsewhere.
+            self.end(
+                Outcome(
+                    StatusCode.UNAVAILABLE,
+                    "connection closed before the call left it",
+                    cause=self.control_buffer.close_reason,
+                    unprocessed=True,
+                )
+            )
+
+    def close_remote(self) -> None:
+        """The peer has sent its last frame on this stream."""
+        self.remote_closed = True
+        if self.local_closed:
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self.left_table:
+            self.left_table = True
+            self._table.leave(self.stream_id)
+            if self._ended_event is not None:
+                self._ended_event.set()
+
+    async def wait_left_table(self) -> None:
+        """Wait until the last frame of both sides is written, received or orphaned."""
+        if not self.left_table:
+            if self._ended_event is None:
+                self._ended_event = trio.Event()
+            await self._ended_event.wait()
+
+    # -- sending
+
+    async def take_turn(self) -> None:
+        """Look for cancellation; yield to the scheduler every 64 operations or millisecond, not at each."""
+        self._operations -= 1
+        if self._operations < 0 or perf_counter() > self._turn_ends:
+            await checkpoint()
+            self.start_turn()
+        else:
+            await checkpoint_if_cancelled()
+
+    def start_turn(self) -> None:
+        """The task has just waited for something: its next operations need not yield."""
+        self._operations = _TURN_OPERATIONS
+        self._turn_ends = perf_counter() + _TURN_SECONDS
+
+    def queue_message(self, data: bytes, compressed: bool = False) -> None:
+        """Queue a message behind its prefix. Not cancellable any more; the caller has looked at the write quota."""
+        length = len(data)
+        if length < _SCATTER_LENGTH:
+            self.chunks.append(prefix(length, compressed) + data)
+        else:
+            self.chunks.append(prefix(length, compressed))
+            self.chunks.append(data)
+        self.pending_bytes += PREFIX_LENGTH + length
+
+    async def send_message(self, data: bytes, compressed: bool = False) -> bool:
+        """Wait for write quota and queue a message; False when the stream can take no more.
+
+        Raises:
+            trio.BusyResourceError: another task is waiting to send on this stream.
+        """
+        if self.pending_bytes >= WRITE_QUOTA:
+            await self.wait_write_quota()
+            self.start_turn()
+        else:
+            await self.take_turn()
+        if self.local_closed or self.end_stream or self.reset_code is not None:
+            return False
+        self.queue_message(data, compressed)
+        if not self.queued:
+            self.queued = True
+            self.control_buffer.put(self)
+        return True
+
+    def done_sending(self) -> None:
+        """Half-close (client): END_STREAM follows what is queued."""
+        if not self.end_stream:
+            self.end_stream = True
+            self.announce()
+
+    def finish(self, tail: HeaderTemplate, literals: Sequence[Field] = ()) -> None:
+        """Queue trailers (server) behind the data."""
+        if not self.end_stream:
+            self.tail = tail
+            self.tail_literals = literals
+            self.end_stream = True
+            self.announce()
+
+    def reset(self, error_code: int, *, is_response: bool = False) -> None:
+        """Queue RST_STREAM in place of everything still queued; nothing where the stream has ended already."""
+        if self.left_table or self.reset_code is not None:
+            return
+        self.reset_code = error_code
+        self.discard_incoming()
+        if is_response and not self.control_buffer.closed:
+            self.reset_is_response = True
+            self.control_buffer.count_response()
+        self.wake_producer()
+        self.announce()
+
+    # -- receiving
+
+    async def receive(self) -> Message | None:
+        """Return the next message, or None when no more will come.
+
+        Raises:
+            trio.BusyResourceError: another task is already receiving.
+        """
+        if self.assembler.messages:
+            await self.take_turn()
+        while not self.assembler.messages:
+            if self.remote_closed or self.outcome is not None or self.cancelled is not None:
+                await self.take_turn()
+                return None
+            await self._wait_receivable(False)
+        return self.take_message()
+
+    def take_message(self) -> Message:
+        """Take a message that is waiting, and give its credit back."""
+        message = self.assembler.messages.popleft()
+        self.unconsumed -= PREFIX_LENGTH + len(message)
+        if not self.remote_closed:
+            self._top_up()
+        return message
+
+    async def wait_outcome(self) -> None:
+        """Wait for the end of a call whose messages are of interest only then (unary replies).
+
+        A caller that is cancelled here resets the stream.
+        """
+        while self.outcome is None:
+            await self._wait_receivable(True)
+
+    async def _wait_receivable(self, wants_end: bool) -> None:
+        if self._receiver is not None:
+            raise trio.BusyResourceError("another task is already receiving on this call")
+        self._receiver = current_task()
+        self._receiver_wants_end = wants_end
+        if not self.remote_closed:
+            self._top_up()
+        await wait_task_rescheduled(self._abort_receive)
+        self.start_turn()
+
+    def _abort_receive(self, _: RaiseCancelT) -> Abort:
+        self._receiver = None
+        if self._receiver_wants_end:
+            self.cancel("call cancelled by its caller")
+        return Abort.SUCCEEDED
+
+    def _wake_receiver(self) -> None:
+        task = self._receiver
+        if task is not None:
+            self._receiver = None
+            reschedule(task)
+
+    def _top_up(self) -> None:
+        """Give stream credit back, in portions of at least a quarter window.
+
+        A waiting receiver consumes whatever comes, so its stream is topped up to the bandwidth-delay product, and at
+        least to the rest of the message it waits for: otherwise a message over the window would never complete.
+        """
+        windows = self._windows
+        if self._receiver is None:
+            target = windows.stream_window
+            credit = target - self.unconsumed - self.receive_window
+        else:
+            target = windows.stream_target
+            if target > windows.stream_window:
+                target = max(windows.stream_window, min(target, _WINDOW_BUDGET // (len(self._table.streams) or 1)))
+            missing = self.assembler.missing
+            if missing > target:
+                target = missing
+            credit = target - self.receive_window
+        if credit > 0 and credit * 4 >= target and self.stream_id and self.reset_code is None:
+            self.receive_window += credit
+            self.control_buffer.put(RawFrame(frames.window_update(self.stream_id, credit)))
+
+    def discard_incoming(self) -> None:
+        """Free messages that nobody will take."""
+        self.assembler.discard()
+        self.unconsumed = 0
+
+    # -- what the reader reports
+
+    def peer_data(self, data: bytes, start: int, stop: int, flow_length: int) -> bool:
+        """DATA arrived; False when the peer had no credit for it.
+
+        Raises:
+            MessageError: a prefix that ends the call.
+        """
+        if flow_length:
+            self.receive_window -= flow_length
+            if self.receive_window + self._windows.tolerance < 0:
+                return False
+        self.unconsumed += stop - start
+        if self.assembler.feed(data, start, stop):
+            if self._receiver is not None and not self._receiver_wants_end:
+                self._wake_receiver()
+                return True
+        if self._receiver is not None and self.receive_window * 2 < self._windows.stream_target + self.assembler.missing:
+            self._top_up()
+        return True
+
+    def peer_head(self, record: ResponseHeaders) -> None:
+        """Response headers arrived (client)."""
+        self.head_record = record
+        if self._head_event is not None:
+            self._head_event.set()
+
+    def peer_end(self) -> None:
+        """END_STREAM arrived."""
+        self.close_remote()
+        if self.request is not None:
+            self._wake_receiver()
+
+    async def wait_head(self) -> None:
+        """Wait until response headers came or the stream ended (client)."""
+        if self.head_record is None and self.outcome is None:
+            if self._head_event is None:
+                self._head_event = trio.Event()
+            await self._head_event.wait()
+        else:
+            await checkpoint()
+
+    # -- ends
+
+    def end(self, outcome: Outcome) -> None:
+        """The call has its status (client). The first outcome wins."""
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        if self.on_ended is not None:
+            self.on_ended()
+        if self._head_event is not None:
+            self._head_event.set()
+        self._wake_receiver()
+        self.wake_producer()
+
+    def cancel(self, reason: str, error_code: int = ErrorCode.CANCEL) -> None:
+        """The application gives the call up (client)."""
+        if self.outcome is None:
+            self.end(Outcome(StatusCode.CANCELLED, reason, closed_locally=True))
+        self.discard_incoming()
+        self.reset(error_code)
+
+    def refuse(self, code: StatusCode, message: str) -> None:
+        """End the RPC with a status of the transport's own (server) and cancel its handler."""
+        if not self.end_stream:
+            if self.responded:
+                self.finish(HeaderTemplate(trailer_fields(code, message)))
+            else:
+                self.finish(HeaderTemplate(trailers_only_fields(code, message)))
+        self._cancel_handler(message)
+
+    def abandon(self, reason: str) -> None:
+        """The peer reset the stream or the connection is gone (server): nothing more is written, the handler ends."""
+        self.close_remote()
+        if not self.local_closed:
+            self.close_local()
+        self._cancel_handler(reason)
+
+    def _cancel_handler(self, reason: str) -> None:
+        self.discard_incoming()
+        if self.cancelled is None:
+            self.cancelled = reason
+            self._wake_receiver()
+            self.wake_producer()
+            if self.on_ended is not None:
+                self.on_ended()
+
+    def orphan(self) -> None:
+        """The connection will never write what is left of this stream."""
+        if self.left_table:
+            self.queued = False
+            return
+        self.remote_closed = True
+        super().orphan()

@@ -1,0 +1,105 @@
+"""The streams alive on one connection, and the slots that the peer's stream limit leaves (RFC 9113, 5.1.2).
+
+A stream holds its table, never its connection. Slots are handed out first come, first served; a waiter that is
+cancelled passes its turn on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from outcome import Value
+from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
+
+StreamT = TypeVar("StreamT")
+
+#: What a client assumes before the peer's SETTINGS arrive (grpc-go, internal/transport/defaults.go).
+DEFAULT_STREAM_LIMIT = 100
+#: SETTINGS_MAX_CONCURRENT_STREAMS absent from the peer's SETTINGS means no limit.
+UNLIMITED_STREAMS = 2**31 - 1
+
+
+class StreamTable(Generic[StreamT]):
+    """Live streams by id, and the count that is held against a limit.
+
+    Attributes:
+        streams: live streams that have an id; shared with reader and writer.
+        slots_used: streams that hold a slot, also those that the writer has not given an id yet.
+        limit: how many slots there are; may fall below ``slots_used``.
+        refusal: why no more slots are handed out, or None.
+    """
+
+    __slots__ = ("_on_idle", "_waiters", "limit", "opened", "refusal", "slots_used", "streams")
+
+    def __init__(self, limit: int, on_idle: Callable[[], None]) -> None:
+        self.streams: dict[int, StreamT] = {}
+        self.slots_used = 0
+        self.opened = 0
+        self.limit = limit
+        self.refusal: BaseException | None = None
+        self._waiters: OrderedDict[Task, None] = OrderedDict()
+        self._on_idle = on_idle
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a slot."""
+        return len(self._waiters)
+
+    def acquire_nowait(self) -> bool:
+        """Take a slot if one is free and nobody is before us."""
+        if self.slots_used < self.limit and not self._waiters and self.refusal is None:
+            self.slots_used += 1
+            self.opened += 1
+            return True
+        return False
+
+    async def acquire(self) -> None:
+        """Take a slot, waiting in line for one.
+
+        Raises:
+            BaseException: the refusal, once the connection takes no more streams.
+        """
+        while not self.acquire_nowait():
+            if self.refusal is not None:
+                raise self.refusal
+            task = current_task()
+
+            def abort(_: RaiseCancelT, task: Task = task) -> Abort:
+                del self._waiters[task]
+                return Abort.SUCCEEDED
+
+            self._waiters[task] = None
+            if await wait_task_rescheduled(abort):
+                return
+
+    def leave(self, stream_id: int) -> None:
+        """A stream has ended on both sides (or was orphaned): free its slot."""
+        self.streams.pop(stream_id, None)
+        self.slots_used -= 1
+        if self._waiters:
+            self._hand_out()
+        if not self.slots_used:
+            self._on_idle()
+
+    def set_limit(self, limit: int) -> None:
+        """Follow the peer's SETTINGS_MAX_CONCURRENT_STREAMS up and down."""
+        self.limit = limit
+        self._hand_out()
+
+    def refuse(self, reason: BaseException) -> None:
+        """Hand out no more slots; each waiter raises ``reason``."""
+        if self.refusal is None:
+            self.refusal = reason
+        while self._waiters:
+            task, _ = self._waiters.popitem(last=False)
+            reschedule(task)
+
+    def _hand_out(self) -> None:
+        # The slot is taken here, for the waiter, so that nobody can slip in before it runs.
+        while self._waiters and self.slots_used < self.limit and self.refusal is None:
+            task, _ = self._waiters.popitem(last=False)
+            self.slots_used += 1
+            self.opened += 1
+            reschedule(task, Value(True))

@@ -1,0 +1,159 @@
+"""A real client and a real server joined in memory, for test suites."""
+
+from __future__ import annotations
+
+import ssl
+from types import TracebackType
+from typing import Any
+
+import attrs
+import trio
+
+from trio_grpc._channel import Channel, open_channel
+from trio_grpc._codec import Codec
+from trio_grpc._options import Limits
+from trio_grpc._server import Server, serve
+from trio_grpc._servicer import Servicer
+from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc.testing._memory_listener import MemoryListener
+
+
+class ChannelPair:
+    """A channel and the server at its other end; made by `open_channel_pair`."""
+
+    def __init__(
+        self,
+        servicers: tuple[Servicer, ...],
+        *,
+        limits: Limits | None,
+        server_limits: Limits | None,
+        codec: Codec | None,
+        sockets: bool,
+        server_ssl_context: ssl.SSLContext | None,
+        ssl_context: ssl.SSLContext | None,
+        server_hostname: str | None,
+    ) -> None:
+        # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for.
+        quiet = Limits(adaptive_window=False)
+        limits = quiet if limits is None else limits
+        self._listener = MemoryListener(sockets=sockets)
+        self._servicers = servicers
+        self._serve_options: dict[str, Any] = {
+            "limits": limits if server_limits is None else server_limits,
+            "codec": codec,
+            "ssl_context": server_ssl_context,
+        }
+        self._services = ServiceNursery(self._farewell, 2.0)
+        self._channel = open_channel(
+            self._listener.connect,
+            limits=limits,
+            codec=codec,
+            ssl_context=ssl_context,
+            server_hostname=server_hostname,
+        )
+        self._scope = trio.CancelScope()
+        self._started = _Started()
+
+    async def _farewell(self) -> None:
+        self._scope.cancel()
+        await self._started.ended.wait()
+
+    async def _serve(self) -> None:
+        try:
+            with self._scope:
+                await serve(self._servicers, self._listener, task_status=self._started, **self._serve_options)
+        except Exception as error:
+            self._started.error = error
+        finally:
+            self._started.ready.set()
+            self._started.ended.set()
+
+    async def __aenter__(self) -> tuple[Channel, Server]:
+        await self._services.__aenter__()
+        try:
+            self._services.start_soon(self._serve)
+            await self._started.ready.wait()
+            if self._started.server is None:
+                assert self._started.error is not None
+                raise self._started.error
+            await self._channel.__aenter__()
+        except BaseException as error:
+            await self._services.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self._channel, self._started.server
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._channel.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            await self._services.__aexit__(exc_type, exc_value, traceback)
+
+
+@attrs.define(eq=False)
+class _Started(trio.TaskStatus[Server]):
+    """Takes the server that `serve` starts, without a nursery of the user's."""
+
+    server: Server | None = None
+    error: Exception | None = None
+    ready: trio.Event = attrs.field(factory=trio.Event)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+    def started(self, value: Any = None) -> None:
+        self.server = value
+        self.ready.set()
+
+
+def open_channel_pair(
+    *servicers: Servicer,
+    limits: Limits | None = None,
+    server_limits: Limits | None = None,
+    codec: Codec | None = None,
+    sockets: bool = False,
+    server_ssl_context: ssl.SSLContext | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+) -> ChannelPair:
+    """Join a real client and a real server in memory, for the length of an ``async with`` block.
+
+    Works under ``autojump_clock``: nothing in it waits in real time. The bandwidth probes of the transport are off
+    unless ``limits`` says otherwise.
+
+    A fixture for pytest-trio::
+
+        @pytest.fixture
+        async def greeter():
+            async with open_channel_pair(Greeter()) as (channel, server):
+                yield GreeterStub(channel)
+
+    Args:
+        servicers: what the server serves.
+        limits: of both ends.
+        server_limits: of the server, where they differ.
+        codec: of both ends; default protobuf.
+        sockets: join them by a `socket.socketpair`, the production I/O path, instead of in-memory streams.
+        server_ssl_context: TLS at the server.
+        ssl_context: TLS at the client.
+        server_hostname: the name that the server's certificate must carry.
+
+    Returns:
+        An async context manager that gives the `Channel` and the `Server`.
+
+    Raises:
+        TypeError: an object is no servicer.
+        ValueError: two servicers implement the same method.
+    """
+    return ChannelPair(
+        servicers,
+        limits=limits,
+        server_limits=server_limits,
+        codec=codec,
+        sockets=sockets,
+        server_ssl_context=server_ssl_context,
+        ssl_context=ssl_context,
+        server_hostname=server_hostname,
+    )
