@@ -30,7 +30,6 @@ _IDENTITY: Final = "identity"
 # grpc-timeout
 
 _MAX_TIMEOUT_VALUE: Final = 99_999_999  # the protocol allows eight digits
-_NAN_OR_INFINITE: Final = "timeout must be a finite number of seconds"
 
 
 def encode_timeout(seconds: float) -> bytes:
@@ -46,16 +45,13 @@ def encode_timeout(seconds: float) -> bytes:
     Raises:
         ValueError: The timeout is infinite (then there is nothing to send) or not a number.
     """
-    if seconds < 0.09:
-        if seconds <= 0:
-            if seconds == -math.inf:
-                raise ValueError(_NAN_OR_INFINITE)
-            return b"0n"
-        return b"%dn" % math.ceil(seconds * 1e9)
-    if seconds < 99.0:
+    # These two bounds are a little below what fits, so that no rounding can give a ninth digit.
+    if seconds < 0.0999:
+        return b"%dn" % math.ceil(seconds * 1e9) if seconds > 0 else b"0n"
+    if seconds < 99.9:
         return b"%du" % math.ceil(seconds * 1e6)
     if not seconds < math.inf:
-        raise ValueError(_NAN_OR_INFINITE)
+        raise ValueError(f"timeout must be a finite number of seconds, not {seconds}")
     if (value := math.ceil(seconds * 1e3)) <= _MAX_TIMEOUT_VALUE:
         return b"%dm" % value
     if (value := math.ceil(seconds)) <= _MAX_TIMEOUT_VALUE:
