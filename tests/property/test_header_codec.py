@@ -161,7 +161,7 @@ likely_octets = st.sampled_from([0x00, 0x01, 0x02, 0x04, 0x0F, 0x10, 0x20, 0x3F,
 any_octets = st.lists(octets | likely_octets | st.integers(0xBE, 0xFF), max_size=40).map(bytes)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(any_octets, max_size=6), extends)
 @example([b"\x00\x81\x1f\x00", b""], None)
 def test_our_decoder_and_hpack_agree_on_any_bytes(
@@ -179,7 +179,7 @@ def test_our_decoder_and_hpack_agree_on_any_bytes(
             assert decoder.decode(block) == expected
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(field_lists, min_size=1, max_size=4), st.booleans(), st.data())
 def test_our_decoder_and_hpack_agree_on_damaged_blocks(
     lists: list[list[Field]], huffman: bool, data: st.DataObject
@@ -232,7 +232,7 @@ heads = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(heads, part_lists)
 def test_extending_a_record_is_parsing_everything(head: list[Field], tail: list[Field]) -> None:
     request = extend_request(parse_request(head), tail)
