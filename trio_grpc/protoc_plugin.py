@@ -49,9 +49,6 @@ _FILE_PACKAGE = 2
 _FILE_SERVICE = 6
 _SERVICE_METHOD = 2
 
-# Names that a servicer or stub needs for itself besides those with two leading underscores, which are never used.
-_RESERVED_ATTRIBUTES: frozenset[str] = frozenset()
-
 
 class _GeneratorError(Exception):
     """A request that cannot be generated from; the text is meant for the user."""
@@ -474,7 +471,7 @@ class _Module:
             yield "__all__: list[str] = []"
             return
         yield ""
-        standard = []
+        standard: list[str] = []
         unfollowable = [name for name in self._aliases if not self._import_is_followable(name)]
         if unfollowable:
             standard.append(_import_as("importlib", self._importlib))
@@ -590,7 +587,7 @@ def _attribute_names(names: Iterable[str]) -> list[str]:
     wishes = list(names)
     usable = [_is_usable_attribute(name) for name in wishes]
     scope = _Names(name for name, as_it_is in zip(wishes, usable, strict=True) if as_it_is)
-    result = []
+    result: list[str] = []
     for name, as_it_is in zip(wishes, usable, strict=True):
         if as_it_is:
             result.append(name)
@@ -604,7 +601,8 @@ def _attribute_names(names: Iterable[str]) -> list[str]:
 
 
 def _is_usable_attribute(name: str) -> bool:
-    return not (keyword.iskeyword(name) or name.startswith("__") or name in _RESERVED_ATTRIBUTES)
+    # All that the generated classes and their bases have for themselves starts with two underscores.
+    return not keyword.iskeyword(name) and not name.startswith("__")
 
 
 def _name_as(name: str, alias: str) -> str:

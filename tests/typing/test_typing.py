@@ -147,9 +147,10 @@ class Echo(EchoServicer):
 
 
 @pytest.fixture(scope="module")
-def project(pytestconfig: pytest.Config) -> Path:
+def project(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's project with generated modules."""
-    directory = Path(pytestconfig.cache.mkdir("typing")) if pytestconfig.cache else Path.cwd()
+    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)  # pytest can run without one
+    directory = tmp_path_factory.mktemp("typing") if cache is None else cache.mkdir("typing")
     made = [f"-I{SAMPLES}", f"-I{PROTOS}", *FILES]
     assert trio_grpc.protoc.main([f"--out={directory}", *made]) == 0
     # In relative form, which only a package can be.
