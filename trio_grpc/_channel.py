@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -242,7 +243,18 @@ def _dialer(address: TcpTarget | UnixTarget) -> Callable[[], Awaitable[trio.abc.
     async def dial() -> trio.abc.Stream:
         if isinstance(address, UnixTarget):
             return await trio.open_unix_socket(address.path)
-        return await trio.open_tcp_stream(address.host, address.port)
+        try:
+            return await trio.open_tcp_stream(address.host, address.port)
+        except OSError as error:
+            # trio says that all attempts failed, and why only in a group. Users want the reason in the first line.
+            attempts = getattr(error.__cause__, "exceptions", ())
+            reasons = {attempt.errno: os.strerror(attempt.errno) for attempt in attempts if attempt.errno is not None}
+            if not reasons:
+                raise
+            if len(reasons) > 1:
+                raise OSError("; ".join(reasons.values())) from error
+            # With a number it is of the right subclass, e.g. ConnectionRefusedError.
+            raise OSError(*reasons.popitem()) from error
 
     return dial
 

@@ -115,6 +115,20 @@ class Server:
                     async with trio.open_nursery() as accepting:
                         for listener in self._listeners:
                             accepting.start_soon(self._accept, listener, nursery)
+        except BaseException as error:
+            # Ctrl-C and a listener that breaks come out as what they are, not in the groups of our two nurseries. By
+            # duck typing: Python 3.10 has no such class of its own.
+            lone: Any = error
+            while len(getattr(lone, "exceptions", ())) == 1:
+                lone = lone.exceptions[0]
+            if lone is error:
+                raise
+            context = lone.__context__
+            try:
+                raise lone
+            finally:
+                lone.__context__ = context
+                del lone, error
         finally:
             self._drained.set()
             for listener in self._listeners:
