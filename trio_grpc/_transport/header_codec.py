@@ -250,8 +250,8 @@ class HeaderEncoder:
         """Takes the size updates that the peer has not been told of (RFC 7541 section 4.2)."""
         smallest, size = self._smallest_size, self.max_table_size
         updates = b""
-        if smallest < min(self._signalled_size, size):
-            # The table shrank and grew again in between: the peer must evict as we did.
+        if smallest < self._signalled_size:
+            # Also when the table has grown again since: the peer must evict as we did.
             updates = _encode_integer(smallest, 5, _SIZE_UPDATE)
             self._signalled_size = smallest
         if size != self._signalled_size:
@@ -458,8 +458,8 @@ class HeaderDecoder(Generic[T]):
         else:
             run = _match_indexed_run(block)
             head = block[: run.end()] if run is not None else b""
-            sizes = self._sizes
-            size = sum([sizes[octet] for octet in head])
+            # A bomb of such fields must not make a list, not even one of integers.
+            size = sum(map(self._sizes.__getitem__, head))
             fields = [table[octet] for octet in head] if size <= limit else []
         head_size = size
         position = len(head)
@@ -613,9 +613,8 @@ class HeaderDecoder(Generic[T]):
         """
         is_huffman = block[position] & 0x80
         length, position = self._decode_integer(block, position, 0x7F)
+        # A string that is too short is found by the caller, which looks at the octet after it.
         end = position + length
-        if end > len(block):
-            raise IndexError
         data = block[position:end]
         if not is_huffman:
             return data, end

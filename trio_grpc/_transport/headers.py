@@ -274,7 +274,7 @@ _KINDS: Final[dict[bytes, int]] = {
 
 # A token of RFC 9110 section 5.6.2 without upper-case letters (RFC 9113 section 8.2.1).
 _is_name: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
-# RFC 9113 section 8.2.1: no NUL, CR, LF; no blank at either end. Octets from 0x80 on are legal obs-text.
+# RFC 9113 section 8.2.1: no NUL, CR, LF; no blank at either end (but see _check_values). Octets from 0x80 on are legal obs-text.
 _is_value: Final = re.compile(rb"(?:[^\0\r\n\t ](?:[^\0\r\n]*[^\0\r\n\t ])?)?").fullmatch
 _BLANKS: Final = b" \t"
 _HARMLESS_OCTETS: Final = bytes([octet for octet in range(256) if octet not in b"\0\r\n \t"])
@@ -292,16 +292,31 @@ def _show(value: bytes) -> str:
 _Scanned = tuple[dict[bytes, bytes], dict[bytes, bytes], list[Field]]
 
 
-def _find_bad_value(fields: Sequence[Field]) -> bytes | None:
-    """Returns the name of the first field whose value RFC 9113 section 8.2.1 forbids."""
+def _check_values(fields: Sequence[Field]) -> Sequence[Field] | Malformed:
+    """Checks all values by RFC 9113 section 8.2.1, with one mercy: blanks at the ends of metadata.
+
+    C-core sends such metadata, and such a ``grpc-message``, as its users wrote them. PROTOCOL-HTTP2 (Custom-Metadata)
+    lets the receiver strip them; in a message they are text.
+    """
     # One pass in C over all values, joined by what none of them may have, instead of a match for each.
     rest = b"\n".join([value for _, value in fields]).translate(None, _HARMLESS_OCTETS)
     if len(rest) < len(fields):
-        return None
-    for name, value in fields:
-        if value.strip(_BLANKS) != value or not _is_value(value):
-            return name
-    return None
+        return fields
+    checked: list[Field] = []
+    for field in fields:
+        name, value = field
+        stripped = value.strip(_BLANKS)
+        if not _is_value(stripped):
+            break
+        if stripped == value or name == b"grpc-message":
+            checked.append(field)
+        elif name in _KINDS or name[:1] == b":":
+            break
+        else:
+            checked.append((name, stripped))
+    else:
+        return checked
+    return Malformed(f"value of field {_show(name)} has a character or a blank that HTTP forbids")
 
 
 def _scan(fields: Sequence[Field]) -> _Scanned | Malformed:
@@ -314,10 +329,10 @@ def _scan(fields: Sequence[Field]) -> _Scanned | Malformed:
     reserved: dict[bytes, bytes] = {}
     custom: list[Field] = []
     kind_of = _KINDS.get
-    bad = _find_bad_value(fields)
-    if bad is not None:
-        return Malformed(f"value of field {_show(bad)} has a character or a blank that HTTP forbids")
-    for field in fields:
+    checked = _check_values(fields)
+    if isinstance(checked, Malformed):
+        return checked
+    for field in checked:
         name, value = field
         kind = kind_of(name)
         if kind is None:
