@@ -571,7 +571,9 @@ BAD_FIELDS = [
     pytest.param((b"grpc-encoding", b"\ta"), "value of field 'grpc-encoding'", id="tab before a value"),
     pytest.param((b"grpc-encoding", b"a\t"), "value of field 'grpc-encoding'", id="tab after a value"),
     pytest.param((b"grpc-encoding", b" "), "value of field 'grpc-encoding'", id="space as a value"),
-    pytest.param((b"grpc-encoding", b"a" + b" " * 50_000), "value of field 'grpc-encoding'", id="many spaces after a value"),
+    pytest.param(
+        (b"grpc-encoding", b"a" + b" " * 50_000), "value of field 'grpc-encoding'", id="many spaces after a value"
+    ),
     pytest.param((b"grpc-message", b"a\nb"), "value of field 'grpc-message'", id="LF in a message"),
     pytest.param((b"grpc-accept-encoding", b"gzip\r"), "value of field 'grpc-accept-encoding'", id="CR in a list"),
     pytest.param((b"connection", b"keep-alive"), "connection-specific", id="connection"),
