@@ -4,17 +4,24 @@ Starting a trio task and entering a cancel scope cost 15 to 20 µs together, wak
 CPython 3.11, trio 0.35). So a worker whose handler ended well waits for the next one, inside a cancel scope that has
 not been used up: its deadline is set anew for each RPC. Each RPC gets a context of its own, so no context variable
 passes from one to the next. A worker whose handler raised or was cancelled is not used again.
+
+No more handlers run at once than the limit says. Streams alone do not bound them: a stream that was reset no longer
+counts as open while its handler may still run (rapid reset). A call that comes meanwhile waits for its turn: the
+client, who sees a free stream, has done nothing wrong.
 """
 
 from __future__ import annotations
 
 import contextvars
+from collections import deque
 from collections.abc import Awaitable, Callable
 from math import inf
 from types import TracebackType
 
 import trio
 from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
+
+from trio_grpc._transport.stream import Stream
 
 #: Runs one RPC inside the worker's scope; True when the worker may be used again.
 Job = Callable[[trio.CancelScope], Awaitable[bool]]
@@ -26,21 +33,26 @@ _MAX_IDLE = 128
 class HandlerPool:
     """An async context manager: leaving it cancels the handlers that still run, and waits for them.
 
+    Args:
+        limit: handlers that may run at once.
+
     Attributes:
         running: handlers that run now.
     """
 
-    __slots__ = ("_context", "_idle", "_jobs", "_manager", "_nursery", "running")
+    __slots__ = ("_context", "_idle", "_jobs", "_limit", "_manager", "_nursery", "_waiting", "running")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
         self._context = contextvars.copy_context()
         self._idle: list[Task] = []
         self._jobs: dict[Task, Job] = {}
+        self._waiting: deque[tuple[Stream, Job]] = deque()
         self.running = 0
 
-    async def __aenter__(self) -> HandlerPool:
+    async def __aenter__(self) -> HandlerPool:  # noqa: PYI034 # typing.Self is 3.11's
         self._nursery = await self._manager.__aenter__()
         return self
 
@@ -59,8 +71,11 @@ class HandlerPool:
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 
-    def start(self, job: Job) -> None:
-        """Run a job in an idle worker or a new one. Never blocks."""
+    def start(self, stream: Stream, job: Job) -> None:
+        """Run a stream's job in an idle worker or a new one, now or when there are fewer. Never blocks."""
+        if self.running >= self._limit:
+            self._wait(stream, job)
+            return
         self.running += 1
         if self._idle:
             task = self._idle.pop()
@@ -80,6 +95,8 @@ class HandlerPool:
                     reusable = await job(scope)
                 finally:
                     self.running -= 1
+                    if self._waiting:
+                        self._start_waiting()
                 if not reusable or scope.cancel_called or len(self._idle) >= _MAX_IDLE:
                     return
                 if scope.deadline != inf:
@@ -87,6 +104,25 @@ class HandlerPool:
                 self._idle.append(task)
                 await wait_task_rescheduled(self._abort_idle)
                 job = self._jobs.pop(task)
+
+    def _wait(self, stream: Stream, job: Job) -> None:
+        waiting = self._waiting
+        if len(waiting) >= 2 * self._limit:
+            # Live streams are bounded by the same limit, so at least half of these have been reset.
+            live = [one for one in waiting if one[0].cancelled is None]
+            waiting.clear()
+            waiting.extend(live)
+        waiting.append((stream, job))
+
+    def _start_waiting(self) -> None:
+        assert self._nursery is not None
+        if self._nursery.cancel_scope.cancel_called:
+            # The connection ends, and with it the streams.
+            self._waiting.clear()
+        while self._waiting and self.running < self._limit:
+            stream, job = self._waiting.popleft()
+            if stream.cancelled is None:
+                self.start(stream, job)
 
     def _abort_idle(self, _: RaiseCancelT) -> Abort:
         # Cancelled only as a whole, when the connection ends: nobody looks for idle workers any more.

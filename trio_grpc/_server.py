@@ -198,7 +198,7 @@ class Server:
         return None
 
     async def _serve_connection(self, stream: trio.abc.Stream, peer: str) -> None:
-        pool = HandlerPool()
+        pool = HandlerPool(self._limits.max_concurrent_streams)
         connection = Connection(
             Side.SERVER,
             wrap(stream),
@@ -241,11 +241,7 @@ class Server:
             if deadline <= trio.current_time():
                 stream.refuse(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded before the call arrived")
                 return
-        if pool.running >= self._limits.max_concurrent_streams:
-            # Streams that were reset no longer count as open, but their handlers may still run (rapid reset).
-            stream.refuse(StatusCode.UNAVAILABLE, "too many handlers are running on this connection")
-            return
-        pool.start(partial(handler.run, stream, deadline))
+        pool.start(stream, partial(handler.run, stream, deadline))
 
     # -- ending
 
