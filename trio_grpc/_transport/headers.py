@@ -274,8 +274,8 @@ _KINDS: Final[dict[bytes, int]] = {
 
 # A token of RFC 9110 section 5.6.2 without upper-case letters (RFC 9113 section 8.2.1).
 _is_name: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
-# RFC 9113 section 8.2.1: no NUL, CR, LF; no blank at either end (but see `_check_values`). Octets from 0x80 on are legal
-# obs-text.
+# RFC 9113 section 8.2.1: no NUL, CR, LF; no blank at either end (but see _check_values). Octets from 0x80 on are
+# legal obs-text.
 _is_value: Final = re.compile(rb"(?:[^\0\r\n\t ](?:[^\0\r\n]*[^\0\r\n\t ])?)?").fullmatch
 _BLANKS: Final = b" \t"
 _HARMLESS_OCTETS: Final = bytes([octet for octet in range(256) if octet not in b"\0\r\n \t"])
