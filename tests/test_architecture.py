@@ -36,7 +36,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     words(floor)
     for floor in (
         # words that everything uses
-        "_metadata _transport.frames _transport.side",
+        "_metadata _transport.frames _transport.side _transport.allocator _deadline _version",
         "_status",
         "_method _codec _compression",
         "_options",
@@ -53,12 +53,14 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_transport",
         # which connection a call goes to
         "_balancing",
-        # one RPC, from either side
-        "_call",
-        "_interceptors",
-        "_stub _servicer",
-        # what a user opens
-        "_channel _server",
+        "_balancing.target _balancing.backoff",
+        "_balancing.subchannel",
+        "_channel",
+        # one RPC, from either side: a client's calls know their channel, a server knows its handlers
+        "_call _interceptors",
+        "_stub _handler_pool",
+        "_servicer",
+        "_server",
         # the code generator, and how it is started
         "protoc_plugin",
         "protoc",
@@ -405,7 +407,14 @@ def swallowed_exceptions(room: str, tree: ast.AST) -> list[str]:
                 faults.append(f"{room}:{node.lineno} has a bare except")
             elif CATCHES_CANCELLED.intersection(exception_names(node.type)):
                 bare_raise = any(isinstance(inner, ast.Raise) and inner.exc is None for inner in own_nodes(node.body))
-                if not bare_raise:
+                # Thrown into a handler's generator it goes on too: it comes out of `athrow` unless the user eats it.
+                thrown_on = any(
+                    isinstance(inner, ast.Call)
+                    and called_name(inner.func) == "athrow"
+                    and [ast.unparse(argument) for argument in inner.args] == [node.name]
+                    for inner in own_nodes(node.body)
+                )
+                if not bare_raise and not thrown_on:
                     faults.append(f"{room}:{node.lineno} catches {ast.unparse(node.type)} without a bare raise")
         elif isinstance(node, ast.Call) and called_name(node) == "suppress":
             if any(CATCHES_CANCELLED.intersection(exception_names(argument)) for argument in node.args):

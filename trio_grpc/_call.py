@@ -45,7 +45,7 @@ _DEADLINE_EXCEEDED = "deadline exceeded"
 class CallFactory(Generic[RequestT, ResponseT]):
     """What all calls of one method on one channel share."""
 
-    __slots__ = ("_encoding", "_heads", "channel", "decode", "encode", "head", "method", "send_limit")
+    __slots__ = ("_encoding", "channel", "decode", "encode", "head", "method", "send_limit")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
         self.channel = channel
@@ -54,16 +54,11 @@ class CallFactory(Generic[RequestT, ResponseT]):
         self.decode: Callable[[Any], ResponseT] = bytes_decoder(channel.codec, method.response_type)
         self.send_limit = channel.limits.send_limit
         self._encoding = channel.default_compression
-        #: Request heads by encoding: templates are compared by identity, so each is made once.
-        self._heads: dict[str, HeaderTemplate] = {}
         self.head = self.head_for(self._encoding)
 
     def head_for(self, encoding: str) -> HeaderTemplate:
         """Return the request head for an encoding."""
-        head = self._heads.get(encoding)
-        if head is None:
-            head = self._heads[encoding] = self.channel.request_head(self.method.path, encoding)
-        return head
+        return self.channel.request_head(self.method.path, encoding)
 
     def choose_encoding(self, compression: Compression | str | None) -> str:
         """Return the wire name of the encoding for one call.
@@ -101,7 +96,9 @@ class CallFactory(Generic[RequestT, ResponseT]):
         """
         if isinstance(message, CompressedBytes):
             head = stream.head_record
-            message = decompress(message, "identity" if head is None else head.encoding, self.channel.limits.receive_limit)
+            message = decompress(
+                message, "identity" if head is None else head.encoding, self.channel.limits.receive_limit
+            )
         try:
             return self.decode(message)
         except Exception as error:
@@ -111,7 +108,7 @@ class CallFactory(Generic[RequestT, ResponseT]):
 
 
 def bytes_decoder(codec: Any, message_type: type[Any]) -> Callable[[Any], Any]:
-    """Return a decoder that takes what the transport has: protobuf reads a bytearray where it lies, others get bytes."""
+    """Return a decoder for what the transport has: protobuf reads a bytearray where it lies, others get bytes."""
     decode: Callable[[Any], Any] = codec.decoder(message_type)
     if codec.name == "proto":
         return decode
@@ -236,8 +233,8 @@ class Call(Generic[RequestT, ResponseT]):
         "_metadata_cache",
         "_reply",
         "_stream",
-        "_timer",
         "_timeout",
+        "_timer",
         "_wait_for_ready",
     )
 
@@ -263,7 +260,7 @@ class Call(Generic[RequestT, ResponseT]):
         self._reply: ResponseT | None = None
         self._metadata_cache: Metadata | None = None
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         if self._stream is not None or self._closed:
             raise RuntimeError("a call can be entered only once")
         # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
@@ -272,19 +269,16 @@ class Call(Generic[RequestT, ResponseT]):
             await self._open(deadline)
             return self
         expires = trio.current_time() + self._timeout
-        with trio.CancelScope(deadline=expires) as scope:
-            await self._open(min(deadline, expires))
-        stream = self._stream
-        if scope.cancelled_caught:
-            if stream is not None:
-                self._close()
+        stream: Stream | None = None
+        with trio.CancelScope(deadline=expires):
+            stream = await self._open(min(deadline, expires))
+        if stream is None:
             raise _expired()
-        assert stream is not None
         self._deadline = min(deadline, expires)
         self._timer = self._factory.channel.start_service(_expire, stream, expires)
         return self
 
-    async def _open(self, deadline: float) -> None:
+    async def _open(self, deadline: float) -> Stream:
         """Queue the request headers; the server's answer is awaited by others (a server may wait for our messages)."""
         await trio.lowlevel.checkpoint_if_cancelled()
         connection = await acquire_connection(self._factory.channel, self._wait_for_ready)
@@ -298,6 +292,7 @@ class Call(Generic[RequestT, ResponseT]):
             stream.end_stream = True
         self._stream = stream
         stream.announce()
+        return stream
 
     async def __aexit__(
         self,

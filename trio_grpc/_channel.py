@@ -106,6 +106,7 @@ class Channel:
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._subchannel = Subchannel(self.target, self._connect, self._services, Backoff())
         self._entered = False
+        self._heads: dict[tuple[str, str | None], HeaderTemplate] = {}
 
     # -- lifetime
 
@@ -175,7 +176,16 @@ class Channel:
         return await self._subchannel.wait_connection(wait_for_ready)
 
     def request_head(self, path: str, encoding: str | None = None) -> HeaderTemplate:
-        """Return the header fields that all requests of one method share."""
+        """Return the header fields that all requests of one method share.
+
+        One object per method and encoding, however many stubs there are: encoders remember templates by identity.
+        """
+        head = self._heads.get((path, encoding))
+        if head is None:
+            head = self._heads[path, encoding] = self._make_request_head(path, encoding)
+        return head
+
+    def _make_request_head(self, path: str, encoding: str | None) -> HeaderTemplate:
         content_type = "application/grpc" if self.codec.name == "proto" else f"application/grpc+{self.codec.name}"
         return HeaderTemplate(
             (
@@ -216,9 +226,7 @@ class Channel:
             on_draining=on_draining,
         )
 
-    async def _start_tls(
-        self, stream: trio.abc.Stream, context: ssl.SSLContext
-    ) -> trio.SSLStream[trio.abc.Stream]:
+    async def _start_tls(self, stream: trio.abc.Stream, context: ssl.SSLContext) -> trio.SSLStream[trio.abc.Stream]:
         # A context does not tell which protocols it offers; HTTP/2 over TLS must offer h2 (RFC 9113, 3.2).
         context.set_alpn_protocols(["h2"])
         tls = trio.SSLStream(stream, context, server_hostname=self._server_hostname, https_compatible=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import binascii
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, overload
 
 __all__ = ["Metadata", "MetadataError", "MetadataLike", "MetadataValue", "encode_metadata"]
@@ -18,7 +18,8 @@ __all__ = ["Metadata", "MetadataError", "MetadataLike", "MetadataValue", "encode
 DefaultT = TypeVar("DefaultT")
 
 MetadataValue: TypeAlias = str | bytes
-MetadataLike: TypeAlias = Mapping[str, MetadataValue] | Iterable[tuple[str, MetadataValue]]
+# A Sequence for the checkers' sake (any iterable will do): beside an Iterable, mypy misjudges a literal mapping.
+MetadataLike: TypeAlias = "Metadata | Mapping[str, MetadataValue] | Sequence[tuple[str, MetadataValue]]"
 
 _KEY = re.compile(r"[0-9a-z_.\-]+")
 _BASE64_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import ssl
-import stat
 from collections.abc import Iterable, Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, final
 
 import attrs
@@ -24,11 +23,10 @@ from trio_grpc._servicer import MethodHandler, Servicer, find_handlers
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
-from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.headers import trailers_only_fields
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
-from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.stream import NO_TEMPLATE, Stream
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -229,9 +227,8 @@ class Server:
             # gRPC compression.md: the refusal must say what would be accepted.
             message = f"request encoding {request.encoding!r} is not supported"
             stream.finish(
-                HeaderTemplate(
-                    trailers_only_fields(StatusCode.UNIMPLEMENTED, message, accept_encoding=accept_encoding())
-                )
+                NO_TEMPLATE,
+                trailers_only_fields(StatusCode.UNIMPLEMENTED, message, accept_encoding=accept_encoding()),
             )
             stream.refuse(StatusCode.UNIMPLEMENTED, message)
             return
@@ -357,8 +354,8 @@ async def _listen_unix(path: str) -> trio.SocketListener:
 
 def _unlink_socket(path: str) -> None:
     try:
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            os.unlink(path)
+        if Path(path).is_socket():
+            Path(path).unlink()
     except FileNotFoundError:
         # Nothing to replace or to clean up.
         return

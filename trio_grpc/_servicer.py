@@ -28,7 +28,7 @@ from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import response_fields, trailer_fields, trailers_only_fields
 from trio_grpc._transport.messages import CompressedBytes, Message
-from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.stream import NO_TEMPLATE, Stream
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -265,11 +265,8 @@ class ServicerContext(Generic[ResponseT_contra]):
             fields = trailer_fields(error.code, error.message, details, metadata)
         else:
             fields = trailers_only_fields(error.code, error.message, details, metadata)
-        # Literals, not a template: a template is remembered by the encoder for the life of the connection.
-        stream.finish(_EMPTY, fields)
+        stream.finish(NO_TEMPLATE, fields)
 
-
-_EMPTY = HeaderTemplate(())
 
 Handler = Callable[[Any, ServicerContext[Any]], Any]
 
@@ -369,7 +366,7 @@ class MethodHandler:
         try:
             await self._call(stream, context)
         except trio.Cancelled:
-            self._cancelled(stream, context, scope)
+            self._cancelled(stream, context)
             raise
         except Exception as error:
             self._fail(stream, context, error)
@@ -388,7 +385,7 @@ class MethodHandler:
         if stream.pending_bytes and (stream.pending_bytes > stream.window or deadline < inf):
             await stream.wait_left_table()
 
-    def _cancelled(self, stream: Stream, context: ServicerContext[Any], scope: trio.CancelScope) -> None:
+    def _cancelled(self, stream: Stream, context: ServicerContext[Any]) -> None:
         """The handler was cancelled: by its deadline, by the peer (then nothing is said), or with the server."""
         if stream.cancelled is not None:
             return
@@ -408,9 +405,7 @@ class MethodHandler:
             status = error
         if status is None:
             if stream.cancelled is None:
-                _logger.error(
-                    "exception in the handler of %s (%s)", self.method.path, stream.peer, exc_info=error
-                )
+                _logger.error("exception in the handler of %s (%s)", self.method.path, stream.peer, exc_info=error)
             status = RpcError(StatusCode.UNKNOWN, _UNEXPECTED)
         try:
             context.finish(status)

@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 import trio
 
-
 from trio_grpc._call import (
     CallFactory,
     StreamStreamCall,
@@ -296,5 +295,3 @@ class StreamStreamMethod(_Method[RequestT, ResponseT]):
         return StreamStreamCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)
 
     open = __call__
-
-

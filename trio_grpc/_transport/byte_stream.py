@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 import trio
 
-#: One read takes at most this much (design: up to 256 KiB at a time).
-READ_SIZE = 262_144
 #: Pieces are joined into one buffer up to this size, or while they are smaller than `_JOIN_PIECE` on average; otherwise
 #: the kernel gathers them. Joining costs a copy, gathering costs an iovec entry each.
 _JOIN_LIMIT = 65_536
@@ -31,8 +29,8 @@ class ByteStream(abc.ABC):
     __slots__ = ()
 
     @abc.abstractmethod
-    async def receive(self) -> bytes:
-        """Return the next bytes, ``b""`` at the end. Always a checkpoint.
+    async def receive(self, size: int) -> bytes:
+        """Return the next bytes, at most ``size`` of them, ``b""`` at the end. Always a checkpoint.
 
         Raises:
             OSError, trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
@@ -41,6 +39,14 @@ class ByteStream(abc.ABC):
     @abc.abstractmethod
     async def send(self, pieces: Sequence[Buffer]) -> None:
         """Write all pieces in order.
+
+        Raises:
+            OSError, trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
+        """
+
+    @abc.abstractmethod
+    async def send_eof(self) -> None:
+        """Tell the peer that no more bytes come, where the stream can say that.
 
         Raises:
             OSError, trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
@@ -67,16 +73,16 @@ class SocketByteStream(ByteStream):
         """Take the socket over from a trio stream, which must not be used again."""
         return cls(socket.socket(fileno=stream.socket.detach()))
 
-    async def receive(self) -> bytes:
+    async def receive(self, size: int) -> bytes:
         sock = self._socket
         # After a short read the kernel's buffer was empty: go to sleep without asking it again.
         if not self._drained:
             try:
-                data = sock.recv(READ_SIZE)
+                data = sock.recv(size)
             except BlockingIOError:
                 pass
             else:
-                self._drained = len(data) < READ_SIZE
+                self._drained = len(data) < size
                 await trio.lowlevel.checkpoint()
                 return data
         while True:
@@ -84,10 +90,10 @@ class SocketByteStream(ByteStream):
             if self._closed:
                 raise trio.ClosedResourceError
             try:
-                data = sock.recv(READ_SIZE)
+                data = sock.recv(size)
             except BlockingIOError:
                 continue
-            self._drained = len(data) < READ_SIZE
+            self._drained = len(data) < size
             return data
 
     async def send(self, pieces: Sequence[Buffer]) -> None:
@@ -136,6 +142,10 @@ class SocketByteStream(ByteStream):
                 await self._send_one(memoryview(pieces[index])[sent:])
                 index += 1
 
+    async def send_eof(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
+        await trio.lowlevel.checkpoint()
+
     async def aclose(self) -> None:
         if not self._closed:
             self._closed = True
@@ -152,12 +162,18 @@ class TrioByteStream(ByteStream):
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
 
-    async def receive(self) -> bytes:
-        data = await self._stream.receive_some(READ_SIZE)
+    async def receive(self, size: int) -> bytes:
+        data = await self._stream.receive_some(size)
         return data if type(data) is bytes else bytes(data)
 
     async def send(self, pieces: Sequence[Buffer]) -> None:
         await self._stream.send_all(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+    async def send_eof(self) -> None:
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        else:
+            await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
         # Forcefully: what had to be said was said in frames, and a TLS close_notify could wait for a silent peer.

@@ -196,9 +196,7 @@ class Connection:
 
     def _break(self, fault: ConnectionFault, cause: BaseException | None = None) -> None:
         """A connection error (RFC 9113, 5.4.1): tell the streams, tell the peer, and stop."""
-        _logger.info(
-            "connection to %s ended with %s: %s", self.peer, error_name(fault.error_code), fault.reason
-        )
+        _logger.info("connection to %s ended with %s: %s", self.peer, error_name(fault.error_code), fault.reason)
         lost = ConnectionLost(f"connection to {self.peer} failed: {fault.reason}")
         lost.__cause__ = cause or fault
         self._end_streams(lost)
@@ -273,9 +271,7 @@ class Connection:
         """
         if not self._drain_started and not self.closed.is_set():
             self._drain_started = True
-            self.control_buffer.put(
-                RawFrame(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, b"graceful_stop"))
-            )
+            self.control_buffer.put(RawFrame(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, b"graceful_stop")))
             self.control_buffer.put(RawFrame(self.reader.framer.ping(_DRAIN_PING)))
             with trio.move_on_after(_DRAIN_PING_TIMEOUT):
                 await self._drain_pong.wait()
@@ -299,9 +295,7 @@ class Connection:
             # A client that says goodbye opens nothing more; its open calls go on.
             return
         text = debug_data[:256].decode("utf-8", "replace")
-        reason = ConnectionLost(
-            f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else "")
-        )
+        reason = ConnectionLost(f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else ""))
         if error_code != ErrorCode.NO_ERROR:
             _logger.warning("%s", reason)
         self._stop_opening(reason)
@@ -318,9 +312,7 @@ class Connection:
 
     # -- opening streams (client)
 
-    def open_stream(
-        self, head: HeaderTemplate, literals: Sequence[Field], message_limit: int | None = None
-    ) -> Stream:
+    def open_stream(self, head: HeaderTemplate, literals: Sequence[Field], message_limit: int | None = None) -> Stream:
         """Make a stream for a slot that the caller has acquired from ``table``. Nothing is queued yet."""
         stream = Stream(
             self.control_buffer,

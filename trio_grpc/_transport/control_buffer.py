@@ -278,7 +278,7 @@ class ControlBuffer:
             reschedule(task)
 
     def close(self, reason: BaseException | None = None) -> None:
-        """Take no more frames and orphan those in the channel. Synchronous, so safe in a cancelled scope; idempotent."""
+        """Take no more frames and orphan those in the channel. Synchronous, so safe in a cancelled scope."""
         if self.closed:
             return
         self.closed = True

@@ -43,16 +43,27 @@ class IncomingWindows:
     Attributes:
         stream_window: what a stream starts with (our SETTINGS_INITIAL_WINDOW_SIZE).
         stream_target: what a stream with a waiting receiver is topped up to; grows with the bandwidth-delay product.
+        wakeups: tasks that the read in hand has woken so far; the reader sizes its next read by it.
         tolerance: credit a peer may still believe in because it has not seen our SETTINGS yet.
     """
 
-    __slots__ = ("_connection_target", "_owed", "_remaining", "estimator", "stream_target", "stream_window", "tolerance")
+    __slots__ = (
+        "_connection_target",
+        "_owed",
+        "_remaining",
+        "estimator",
+        "stream_target",
+        "stream_window",
+        "tolerance",
+        "wakeups",
+    )
 
     def __init__(self, stream_window: int, connection_window: int, *, adaptive: bool) -> None:
         self.stream_window = stream_window
         self.stream_target = stream_window
         self.tolerance = max(0, DEFAULT_WINDOW - stream_window)
         self.estimator = BandwidthEstimator(max(stream_window, DEFAULT_WINDOW)) if adaptive else None
+        self.wakeups = 0
         self._connection_target = connection_window
         self._remaining = DEFAULT_WINDOW
         self._owed = connection_window - DEFAULT_WINDOW

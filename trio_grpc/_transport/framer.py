@@ -69,9 +69,7 @@ class FrameHandler(Protocol[RecordT_contra]):
     def on_headers(self, stream_id: int, record: RecordT_contra | HeaderListTooLarge, end_stream: bool) -> None:
         """A whole, decoded header block."""
 
-    def on_data(
-        self, stream_id: int, data: bytes, start: int, stop: int, flow_length: int, end_stream: bool
-    ) -> None:
+    def on_data(self, stream_id: int, data: bytes, start: int, stop: int, flow_length: int, end_stream: bool) -> None:
         """Payload bytes ``data[start:stop]``; ``flow_length`` counts the whole frame, once, with its first bytes."""
 
     def on_reset(self, stream_id: int, error_code: int) -> None:
@@ -132,10 +130,11 @@ class Framer(Generic[RecordT]):
         self._block_ends_stream = False
         self._block: list[bytes] = []
         self._block_length = 0
-        self._h2 = h2.connection.H2Connection(
-            h2.config.H2Configuration(client_side=client_side, header_encoding=None)
+        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=client_side, header_encoding=None))
+        self._h2.local_settings = h2.settings.Settings(
+            client=client_side,
+            initial_values={h2.settings.SettingCodes(code): value for code, value in settings.items()},
         )
-        self._h2.local_settings = h2.settings.Settings(client=client_side, initial_values=settings)
         self._h2.initiate_connection()
         #: Our preface and first SETTINGS frame.
         self.preface: bytes = self._h2.data_to_send()
@@ -385,7 +384,7 @@ class Framer(Generic[RecordT]):
         if len(payload) % 6:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS length is not a multiple of 6")
         if len(payload) > 6 * _MAX_SETTINGS:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"more than {_MAX_SETTINGS} entries in one SETTINGS frame")
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"over {_MAX_SETTINGS} entries in one SETTINGS frame")
         values: dict[int, int] = {}
         kept = bytearray()
         for identifier, value in _SETTING.iter_unpack(payload):

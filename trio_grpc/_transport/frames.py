@@ -102,9 +102,7 @@ def header_block_frames(block: bytes, flags: int, stream_id: int, max_frame_size
     parts = [frame(HEADERS, flags, stream_id, block[:max_frame_size])]
     for start in range(max_frame_size, length, max_frame_size):
         last = start + max_frame_size >= length
-        parts.append(
-            frame(CONTINUATION, END_HEADERS if last else 0, stream_id, block[start : start + max_frame_size])
-        )
+        parts.append(frame(CONTINUATION, END_HEADERS if last else 0, stream_id, block[start : start + max_frame_size]))
     return b"".join(parts)
 
 

@@ -9,7 +9,8 @@ batch, because an HPACK table moves where bytes move. It never runs user code.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from typing import Any
 
 import trio
 
@@ -56,7 +57,7 @@ class LoopyWriter:
         byte_stream: ByteStream,
         windows: OutgoingWindows,
         *,
-        streams: dict[int, OutgoingStream],
+        streams: MutableMapping[int, Any],
         on_ids_exhausted: Callable[[], None],
     ) -> None:
         self._control_buffer = control_buffer

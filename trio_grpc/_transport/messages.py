@@ -12,6 +12,8 @@ from __future__ import annotations
 import struct
 from collections import deque
 
+from trio_grpc._transport.allocator import LARGE_MESSAGE, settle_allocator
+
 PREFIX_LENGTH = 5
 _PREFIX = struct.Struct(">BL")
 _UNPACK = _PREFIX.unpack_from
@@ -33,8 +35,7 @@ class MessageTooLarge(MessageError):
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(
-            f"received message of {length} bytes is over the limit of {limit} bytes "
-            "(option max_receive_message_length)"
+            f"received message of {length} bytes is over the limit of {limit} bytes (option max_receive_message_length)"
         )
         self.length = length
         self.limit = limit
@@ -130,6 +131,8 @@ class MessageAssembler:
                 complete = True
                 start = stop
             else:
+                if length >= LARGE_MESSAGE:
+                    settle_allocator()
                 self._buffer = bytearray(memoryview(data)[start:end])
                 self._compressed = flag == 1
                 self.missing = stop - end

@@ -38,11 +38,13 @@ class ServiceNursery:
         self._scopes: set[trio.CancelScope] = set()
         self.closing = False
 
-    async def __aenter__(self) -> ServiceNursery:
+    async def __aenter__(self) -> ServiceNursery:  # noqa: PYI034 # typing.Self is 3.11's
         self._nursery = await self._manager.__aenter__()
         return self
 
-    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: Any, name: object = None) -> trio.CancelScope:
+    def start_soon(
+        self, async_fn: Callable[..., Awaitable[object]], *args: Any, name: object = None
+    ) -> trio.CancelScope:
         """Start a task whose only end is its own, or the returned scope's cancellation."""
         assert self._nursery is not None
         scope = trio.CancelScope(shield=True)

@@ -27,6 +27,7 @@ from trio.lowlevel import (
 
 from trio_grpc._status import StatusCode
 from trio_grpc._transport import frames
+from trio_grpc._transport.allocator import LARGE_MESSAGE, settle_allocator
 from trio_grpc._transport.control_buffer import WRITE_QUOTA, ControlBuffer, OutgoingStream, RawFrame
 from trio_grpc._transport.flow_control import IncomingWindows
 from trio_grpc._transport.frames import ErrorCode
@@ -39,9 +40,12 @@ from trio_grpc._transport.stream_table import StreamTable
 _SCATTER_LENGTH = 8192
 #: What the streams of one connection may be granted together beyond their initial windows.
 _WINDOW_BUDGET = 32 * 2**20
-#: Operations, and seconds of real time, after which a task that never had to wait yields to the scheduler.
-_TURN_OPERATIONS = 64
+#: Operations, and seconds of real time, after which a task that never had to wait yields to the scheduler. A unary call
+#: beside a 100 B firehose has a p50 of 770 µs at 64, 465 at 32, 292 at 16; the firehose itself loses 5 %.
+_TURN_OPERATIONS = 16
 _TURN_SECONDS = 0.001
+#: For blocks that will not come again: an encoder remembers each template for the life of its connection.
+NO_TEMPLATE = HeaderTemplate(())
 
 
 @attrs.frozen(slots=True)
@@ -200,6 +204,8 @@ class Stream(OutgoingStream):
         if length < _SCATTER_LENGTH:
             self.chunks.append(prefix(length, compressed) + data)
         else:
+            if length >= LARGE_MESSAGE:
+                settle_allocator()
             self.chunks.append(prefix(length, compressed))
             self.chunks.append(data)
         self.pending_bytes += PREFIX_LENGTH + length
@@ -302,6 +308,7 @@ class Stream(OutgoingStream):
         task = self._receiver
         if task is not None:
             self._receiver = None
+            self._windows.wakeups += 1
             reschedule(task)
 
     def _top_up(self) -> None:
@@ -319,8 +326,7 @@ class Stream(OutgoingStream):
             if target > windows.stream_window:
                 target = max(windows.stream_window, min(target, _WINDOW_BUDGET // (len(self._table.streams) or 1)))
             missing = self.assembler.missing
-            if missing > target:
-                target = missing
+            target = max(target, missing)
             credit = target - self.receive_window
         if credit > 0 and credit * 4 >= target and self.stream_id and self.reset_code is None:
             self.receive_window += credit
@@ -344,12 +350,12 @@ class Stream(OutgoingStream):
             if self.receive_window + self._windows.tolerance < 0:
                 return False
         self.unconsumed += stop - start
-        if self.assembler.feed(data, start, stop):
-            if self._receiver is not None and not self._receiver_wants_end:
+        complete = self.assembler.feed(data, start, stop)
+        if self._receiver is not None:
+            if complete and not self._receiver_wants_end:
                 self._wake_receiver()
-                return True
-        if self._receiver is not None and self.receive_window * 2 < self._windows.stream_target + self.assembler.missing:
-            self._top_up()
+            elif self.receive_window * 2 < self._windows.stream_target + self.assembler.missing:
+                self._top_up()
         return True
 
     def peer_head(self, record: ResponseHeaders) -> None:
@@ -398,9 +404,9 @@ class Stream(OutgoingStream):
         """End the RPC with a status of the transport's own (server) and cancel its handler."""
         if not self.end_stream:
             if self.responded:
-                self.finish(HeaderTemplate(trailer_fields(code, message)))
+                self.finish(NO_TEMPLATE, trailer_fields(code, message))
             else:
-                self.finish(HeaderTemplate(trailers_only_fields(code, message)))
+                self.finish(NO_TEMPLATE, trailers_only_fields(code, message))
         self._cancel_handler(message)
 
     def abandon(self, reason: str) -> None:
