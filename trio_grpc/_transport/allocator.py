@@ -3,8 +3,8 @@
 glibc gives memory back to the kernel as soon as more than twice its mmap threshold lies free at the top of the heap,
 and that threshold starts at 128 KiB. A program that serializes and parses messages of a megabyte so returns and faults
 in the same pages for every message: 500 page faults and 2 ms of a 1 MiB call (measured: 139 calls/s with them, 420 to
-500 without). glibc raises both thresholds by itself when a large block is freed, so freeing one large block, once, is all
-that is needed; no page of it is ever touched. Other allocators take no notice.
+500 without). glibc raises both thresholds by itself when a large block is freed, so freeing one large block, once, is
+all that is needed; no page of it is ever touched. Other allocators take no notice.
 """
 
 from __future__ import annotations
