@@ -290,6 +290,7 @@ class Call(Generic[RequestT, ResponseT]):
             data, compressed = self._first
             stream.queue_message(data, compressed)
             stream.end_stream = True
+        stream.single_reply = not self._factory.method.cardinality.server_streaming
         self._stream = stream
         stream.announce()
         return stream

@@ -133,7 +133,8 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             stream.queue_message(data, compressed)
             stream.end_stream = True
             stream.announce()
-            await stream.wait_outcome()
+            stream.single_reply = True
+            await stream.wait_outcome(cancels=True)
             outcome = stream.outcome
             assert outcome is not None
             if outcome.code is StatusCode.OK:

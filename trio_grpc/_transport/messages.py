@@ -41,6 +41,13 @@ class MessageTooLarge(MessageError):
         self.limit = limit
 
 
+class TooManyMessages(MessageError):
+    """A second message where the method has one."""
+
+    def __init__(self) -> None:
+        super().__init__("more than one message came for a method that has one")
+
+
 class CompressedBytes(bytes):
     """The bytes of a message whose prefix carried compressed flag 1."""
 

@@ -503,7 +503,9 @@ _STATUS_CODES = tuple(StatusCode)
 
 
 def _is_grpc(head: ResponseHeaders) -> bool:
-    return head.http_status == 200 and head.content_type is not None and is_grpc_content_type(head.content_type)
+    if head.http_status != 200 or head.content_type is None:
+        return False
+    return head.content_type == "application/grpc" or is_grpc_content_type(head.content_type)
 
 
 def _not_grpc(head: ResponseHeaders) -> tuple[StatusCode, str]:

@@ -33,7 +33,7 @@ from trio_grpc._transport.flow_control import IncomingWindows
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import RequestHeaders, ResponseHeaders, trailer_fields, trailers_only_fields
-from trio_grpc._transport.messages import PREFIX_LENGTH, Message, MessageAssembler, prefix
+from trio_grpc._transport.messages import PREFIX_LENGTH, Message, MessageAssembler, TooManyMessages, prefix
 from trio_grpc._transport.stream_table import StreamTable
 
 #: A message at least this long is queued behind its prefix without copying the two together.
@@ -77,6 +77,7 @@ class Stream(OutgoingStream):
         request_time: when they came, in trio's time (server): deadlines count from here.
         responded: response headers have been queued (server).
         head_record: the response headers (client), None until they came.
+        single_reply: the method has one response (client): a second is a fault, and only the end is waited for.
         trailers_record: trailers that came without END_STREAM and wait for it (client).
         outcome: how it ended (client), None while it lives.
         cancelled: why the peer or the connection ended it early (server).
@@ -89,7 +90,7 @@ class Stream(OutgoingStream):
         "_head_event",
         "_operations",
         "_receiver",
-        "_receiver_wants_end",
+        "_receiver_cancels",
         "_table",
         "_turn_ends",
         "_windows",
@@ -104,6 +105,7 @@ class Stream(OutgoingStream):
         "request",
         "request_time",
         "responded",
+        "single_reply",
         "trailers_record",
         "unconsumed",
     )
@@ -131,12 +133,13 @@ class Stream(OutgoingStream):
         self.head_record: ResponseHeaders | None = None
         self.trailers_record: ResponseHeaders | None = None
         self.responded = False
+        self.single_reply = False
         self.outcome: Outcome | None = None
         self.cancelled: str | None = None
         self.on_ended: Callable[[], None] | None = None
         self.left_table = False
         self._receiver: Task | None = None
-        self._receiver_wants_end = False
+        self._receiver_cancels = False
         self._head_event: trio.Event | None = None
         self._ended_event: trio.Event | None = None
         self._operations = _TURN_OPERATIONS
@@ -269,7 +272,7 @@ class Stream(OutgoingStream):
             if self.remote_closed or self.outcome is not None or self.cancelled is not None:
                 await self.take_turn()
                 return None
-            await self._wait_receivable(False)
+            await self._wait_receivable()
         return self.take_message()
 
     def take_message(self) -> Message:
@@ -280,19 +283,23 @@ class Stream(OutgoingStream):
             self._top_up()
         return message
 
-    async def wait_outcome(self) -> None:
-        """Wait for the end of a call whose messages are of interest only then (unary replies).
+    async def wait_outcome(self, *, cancels: bool = False) -> None:
+        """Wait for the end of a call.
 
-        A caller that is cancelled here resets the stream.
+        Args:
+            cancels: a caller that is cancelled while it waits resets the stream.
+
+        Raises:
+            trio.BusyResourceError: another task is already receiving.
         """
         while self.outcome is None:
-            await self._wait_receivable(True)
+            await self._wait_receivable(cancels)
 
-    async def _wait_receivable(self, wants_end: bool) -> None:
+    async def _wait_receivable(self, cancels: bool = False) -> None:
         if self._receiver is not None:
             raise trio.BusyResourceError("another task is already receiving on this call")
         self._receiver = current_task()
-        self._receiver_wants_end = wants_end
+        self._receiver_cancels = cancels
         if not self.remote_closed:
             self._top_up()
         await wait_task_rescheduled(self._abort_receive)
@@ -300,7 +307,7 @@ class Stream(OutgoingStream):
 
     def _abort_receive(self, _: RaiseCancelT) -> Abort:
         self._receiver = None
-        if self._receiver_wants_end:
+        if self._receiver_cancels:
             self.cancel("call cancelled by its caller")
         return Abort.SUCCEEDED
 
@@ -351,8 +358,13 @@ class Stream(OutgoingStream):
                 return False
         self.unconsumed += stop - start
         complete = self.assembler.feed(data, start, stop)
+        if complete and self.single_reply:
+            # Its messages are taken at the end only, so a second one would never be stopped by the window.
+            if len(self.assembler.messages) > 1:
+                raise TooManyMessages
+            complete = False
         if self._receiver is not None:
-            if complete and not self._receiver_wants_end:
+            if complete:
                 self._wake_receiver()
             elif self.receive_window * 2 < self._windows.stream_target + self.assembler.missing:
                 self._top_up()
