@@ -1,0 +1,649 @@
+"""`python -m benchmarks peers`: runs every library through every workload in one sitting, and reports.
+
+Each run is a fresh server process and a fresh client process, pinned to one core each, talking over loopback TCP.
+Rounds are interleaved (every library plays a workload before any plays the next), so that a change in the machine's
+mood meets all of them.  What a workload is belongs to `benchmarks.workloads`, the sums to `benchmarks.statistics`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import platform
+import queue
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.statistics import Ratio, median, passes, ratio, spread
+from benchmarks.workloads import (
+    LIBRARIES,
+    MEBIBYTE,
+    OURS,
+    WORKLOADS,
+    Against,
+    Figure,
+    Library,
+    Shape,
+    Target,
+    Workload,
+    plays,
+)
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_JSON = ROOT / "benchmarks" / "results" / "peers.json"
+SERVER_START_TIMEOUT = 20.0
+# Beyond warm-up and duration: start-up, samples of a starved call, one slow close.
+RUN_GRACE = 75.0
+CLOSE_TIMEOUT = 5.0
+SLOWEST_CALLS_PER_SECOND = 2000
+# Above this share of either core taken by other programs, a run is marked as disturbed.
+DISTURBED = 0.05
+MALLOC_KEEP = {"MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "134217728"}
+PACKAGES = ("trio", "h2", "hpack", "protobuf", "grpcio", "grpclib", "uvloop", "purerpc", "anyio")
+
+
+class RunFailedError(Exception):
+    """One run gave no figures; the text says why."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for on the command line.
+
+    Attributes:
+        workloads: In order.
+        libraries: In order, without those that cannot run here.
+        rounds: How often everything is measured.
+        duration: Seconds of each measurement.
+        warmup: Seconds before each measurement.
+        calls: Calls of `million`.
+        pause: Seconds that `slow_reader` pauses.
+        cores: The server's and the client's core; None leaves both to the scheduler.
+        malloc: Whether the C allocator keeps its default settings or is told to keep memory.
+        retries: How often a run that other programs disturbed is repeated.
+        json_path: Where the results go.
+    """
+
+    workloads: tuple[Workload, ...]
+    libraries: tuple[Library, ...]
+    rounds: int
+    duration: float
+    warmup: float
+    calls: int
+    pause: float
+    cores: tuple[int, int] | None
+    malloc: str
+    retries: int
+    json_path: Path
+
+
+@dataclass
+class Results:
+    """Every run of one sitting, by workload and library, in round order."""
+
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, workload: Workload, library: Library, run: dict[str, Any]) -> None:
+        """Adds the figures of one run."""
+        self.runs.setdefault(workload.name, {}).setdefault(library.name, []).append(run)
+
+    def figures(self, workload: Workload, library: str, figure: Figure) -> list[float]:
+        """Returns one figure of one library, by round; empty if it has none."""
+        runs = self.runs.get(workload.name, {}).get(library, [])
+        return [run[figure.value] for run in runs if figure.value in run]
+
+    def best_peer(self, workload: Workload, figure: Figure, higher_is_better: bool) -> str | None:
+        """Returns the peer with the best median, or None if no peer was measured."""
+        medians = {
+            name: median(values)
+            for name, library in LIBRARIES.items()
+            if library.is_peer and (values := self.figures(workload, name, figure))
+        }
+        if not medians:
+            return None
+        return (max if higher_is_better else min)(medians, key=lambda name: medians[name])
+
+
+def environment_python(library: Library) -> str:
+    """Returns the Python that runs `library`."""
+    if library.environment is None:
+        return sys.executable
+    return str(ROOT / library.environment / "bin" / "python")
+
+
+def missing(library: Library) -> str | None:
+    """Says why `library` cannot run here, or None if it can."""
+    python = environment_python(library)
+    if not Path(python).exists():
+        return f"its environment {library.environment} is missing; `python -m benchmarks setup` makes it"
+    probe = subprocess.run(
+        [python, "-c", f"import {library.requires}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        last = (probe.stderr.strip().splitlines() or ["?"])[-1]
+        return f"`import {library.requires}` fails with {python}: {last}"
+    return None
+
+
+def _command(library: Library, end: str, workload: Workload, core: int | None) -> list[str]:
+    command = [environment_python(library), "-m", f"benchmarks.libraries.{library.module}", end]
+    command += ["--workload", workload.name, *library.arguments]
+    if core is not None:
+        command += ["--core", str(core)]
+    return command
+
+
+def _environment(options: Options) -> dict[str, str] | None:
+    return {**os.environ, **MALLOC_KEEP} if options.malloc == "keep" else None
+
+
+def _read_line(process: subprocess.Popen[str], timeout: float, what: str, errors: Any) -> str:
+    """Reads the first line that `process` prints, or explains why there is none."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    assert process.stdout is not None
+    stdout = process.stdout
+    threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
+    try:
+        line = lines.get(timeout=timeout)
+    except queue.Empty:
+        raise RunFailedError(f"{what} said nothing for {timeout:.0f} s") from None
+    if not line.strip():
+        process.wait(CLOSE_TIMEOUT)
+        errors.seek(0)
+        tail = errors.read().strip().splitlines()[-1:] or ["it printed nothing"]
+        raise RunFailedError(f"{what} ended with code {process.returncode}: {tail[0]}")
+    return line
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(CLOSE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def run_once(library: Library, workload: Workload, options: Options) -> dict[str, Any]:
+    """Plays one workload with one library, in two new processes.
+
+    Raises:
+        RunFailedError: No figures came.
+    """
+    server_core, client_core = options.cores or (None, None)
+    with tempfile.TemporaryFile("w+") as errors:
+        server = subprocess.Popen(
+            _command(library, "server", workload, server_core),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=_environment(options),
+        )
+        try:
+            port = int(_read_line(server, SERVER_START_TIMEOUT, "server", errors))
+            command = _command(library, "client", workload, client_core)
+            command += ["--target", f"127.0.0.1:{port}", "--server-pid", str(server.pid)]
+            command += ["--duration", str(options.duration), "--warmup", str(options.warmup)]
+            command += ["--calls", str(options.calls), "--pause", str(options.pause)]
+            client = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment(options)
+            )
+            try:
+                timeout = options.warmup + options.duration + RUN_GRACE
+                if workload.shape is Shape.MILLION:
+                    timeout += options.calls / SLOWEST_CALLS_PER_SECOND
+                elif workload.shape is Shape.SLOW_READER:
+                    timeout += options.pause
+                run: dict[str, Any] = json.loads(_read_line(client, timeout, "client", errors))
+                try:
+                    client.wait(CLOSE_TIMEOUT)
+                except subprocess.TimeoutExpired:
+                    run["note"] = f"the client did not end within {CLOSE_TIMEOUT:.0f} s of its figures"
+            finally:
+                _end(client)
+        finally:
+            _end(server)
+    return run
+
+
+def _run_undisturbed(library: Library, workload: Workload, options: Options) -> dict[str, Any]:
+    """Plays one workload, again if other programs took too much of a core; the least disturbed run counts.
+
+    Which run counts never depends on its figures.
+    """
+    best = run_once(library, workload, options)
+    for attempt in range(options.retries):
+        if best.get("foreign_cpu", 0.0) <= DISTURBED or workload.once:
+            break
+        print("~", end="", file=sys.stderr, flush=True)
+        # A moment for whatever it was to end.
+        time.sleep(0.5 * (attempt + 1))
+        best = min(best, run_once(library, workload, options), key=lambda run: run.get("foreign_cpu", 0.0))
+    return best
+
+
+def measure(options: Options) -> Results:
+    """Runs everything, telling on stderr how far it is."""
+    results = Results()
+    plan = [
+        (round_number, workload, library)
+        for round_number in range(options.rounds)
+        for workload in options.workloads
+        # Each round begins with another library, so that none always runs after the same neighbour.
+        for library in _rotated(options.libraries, round_number)
+        if plays(library, workload) and not (workload.once and round_number)
+    ]
+    started = time.monotonic()
+    for index, (round_number, workload, library) in enumerate(plan, 1):
+        head = (
+            f"[{index:3}/{len(plan)}] round {round_number + 1}/{options.rounds} {workload.name:18} {library.name:14} "
+        )
+        print(head, end="", file=sys.stderr, flush=True)
+        try:
+            run = _run_undisturbed(library, workload, options)
+        except RunFailedError as error:
+            results.failures.append(
+                {"workload": workload.name, "library": library.name, "round": round_number, "error": str(error)}
+            )
+            print(f"FAILED: {error}", file=sys.stderr, flush=True)
+            continue
+        results.add(workload, library, run)
+        load = f"CPU client {run['client_cpu']:.0%} server {run.get('server_cpu', 0.0):.0%}"
+        value = format_figure(run.get(workload.figure.value, 0.0))
+        if run.get("foreign_cpu", 0.0) > DISTURBED:
+            load += f" DISTURBED by other programs: {run['foreign_cpu']:.0%}"
+        print(f"{value:>10} {workload.unit:14} {load}", file=sys.stderr, flush=True)
+    print(f"measured in {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return results
+
+
+def _rotated(libraries: tuple[Library, ...], by: int) -> tuple[Library, ...]:
+    by %= len(libraries)
+    return libraries[by:] + libraries[:by]
+
+
+def format_figure(value: float) -> str:
+    """Writes a figure with three or more significant digits and no more decimals than those need."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one target.
+
+    Attributes:
+        workload: The workload's name.
+        text: The target in words.
+        measured: What was measured, in words.
+        passed: None if it could not be judged.
+    """
+
+    workload: str
+    text: str
+    measured: str
+    passed: bool | None
+
+
+def judge(results: Results, workload: Workload, target: Target) -> Verdict:
+    """Compares our figure with a target."""
+    relation = "at least" if target.at_least else "at most"
+    ours = results.figures(workload, OURS, target.figure)
+    if target.against is Against.NUMBER:
+        text = f"{target.figure.value} {relation} {target.bound:g}"
+        if not ours:
+            return Verdict(workload.name, text, "not measured", None)
+        value = median(ours)
+        return Verdict(workload.name, text, format_figure(value), passes(value, target.bound, target.at_least))
+    peer: str | None = Against.GRPCIO_AIO.value
+    if target.against is Against.BEST_PEER:
+        peer = results.best_peer(workload, target.figure, target.at_least)
+    text = f"{target.figure.value} {relation} {target.bound:g} x {target.against.value}"
+    theirs = results.figures(workload, peer, target.figure) if peer else []
+    if not ours or not theirs:
+        return Verdict(workload.name, text, "not measured", None)
+    measured = ratio(ours, theirs)
+    passed = passes(measured.value, target.bound, target.at_least)
+    words = f"{measured} of {peer}"
+    # Where a core is the limit, the CPU that a busier side spends on one operation says the same as the rate does,
+    # and says it on a busy machine too.
+    if peer and target.figure in (Figure.RATE, Figure.MEGABYTES) and workload.size < MEBIBYTE:
+        own, other = (_busier_side(results, workload, name) for name in (OURS, peer))
+        if own and other:
+            words += f"; by CPU per operation {other / own:.2f}"
+    return Verdict(workload.name, text, words, passed)
+
+
+def _busier_side(results: Results, workload: Workload, library: str) -> float:
+    """Returns the CPU time of one operation on the side that needs more of it, in µs."""
+    runs = results.runs.get(workload.name, {}).get(library, [])
+    return max(
+        (median(values) if (values := [run[key] for run in runs if key in run]) else 0.0)
+        for key in ("client_cpu_us_per_operation", "server_cpu_us_per_operation")
+    )
+
+
+def _ours_to(results: Results, workload: Workload, library: str) -> Ratio | None:
+    ours = results.figures(workload, OURS, workload.figure)
+    theirs = results.figures(workload, library, workload.figure)
+    return ratio(ours, theirs) if ours and theirs else None
+
+
+def table(results: Results, options: Options) -> str:
+    """Writes the report: one block per workload, then the targets."""
+    lines: list[str] = []
+    for workload in options.workloads:
+        runs = results.runs.get(workload.name, {})
+        if not runs:
+            continue
+        direction = "higher is better" if workload.higher_is_better else "lower is better"
+        lines += ["", f"{workload.name}: {workload.title} ({direction})"]
+        lines.append(
+            f"  {'library':14} {workload.unit:>14} {'spread':>7} {'p99 µs':>10} "
+            f"{'client µs/op':>13} {'server µs/op':>13}   ours / it"
+        )
+        for name in (library.name for library in options.libraries if library.name in runs):
+            values = results.figures(workload, name, workload.figure)
+            if not values:
+                continue
+            p99 = [run["p99_us"] for run in runs[name] if "p99_us" in run]
+            cpu = [
+                [run[key] for run in runs[name] if key in run]
+                for key in ("client_cpu_us_per_operation", "server_cpu_us_per_operation")
+            ]
+            against = _ours_to(results, workload, name) if name != OURS else None
+            cells = [format_figure(median(column)) if column else "" for column in (p99, *cpu)]
+            lines.append(
+                f"  {name:14} {format_figure(median(values)):>14} {spread(values):>7.0%} {cells[0]:>10} "
+                f"{cells[1]:>13} {cells[2]:>13}   {against or ''}"
+            )
+        best = results.best_peer(workload, workload.figure, workload.higher_is_better)
+        if best is not None and (against := _ours_to(results, workload, best)) is not None:
+            lines.append(f"  ours / best Python peer ({best}): {against}")
+        lines += _notes(runs)
+    verdicts = [judge(results, workload, target) for workload in options.workloads for target in workload.targets]
+    if verdicts:
+        lines += ["", "targets"]
+    for verdict in verdicts:
+        word = {True: "PASS", False: "FAIL", None: " -- "}[verdict.passed]
+        lines.append(f"  {word}  {verdict.workload:18} {verdict.text:54} {verdict.measured}")
+    shares = [
+        run.get("foreign_cpu", 0.0)
+        for by_library in results.runs.values()
+        for runs in by_library.values()
+        for run in runs
+    ]
+    if disturbed := sum(share > DISTURBED for share in shares):
+        lines.append(
+            f"  {disturbed} of {len(shares)} runs lost more than {DISTURBED:.0%} of a core to other programs "
+            f"(at worst {max(shares):.0%}): repeat on a quiet machine before believing a close call"
+        )
+    for failure in results.failures:
+        lines.append(
+            f"  run failed: round {failure['round'] + 1} {failure['workload']} {failure['library']}: {failure['error']}"
+        )
+    return "\n".join(lines).lstrip("\n")
+
+
+def _notes(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Returns what a block has to say beyond its columns: memory runs tell their course."""
+    lines = []
+    for name, by_round in runs.items():
+        last = by_round[-1]
+        if "rss_peak_mib" in last:
+            for side, peak in last["rss_peak_mib"].items():
+                lines.append(
+                    f"  {name} {side} RSS: {last['rss_before_mib'][side]:.1f} MiB before, {peak:.1f} at the peak"
+                )
+            lines.append(f"  {name} growth while paused: {last['rss_growth_paused_mib']:.2f} MiB")
+            lines.append(f"  {name} resumed at {last['resumed_megabytes_per_second']:.0f} MB/s")
+        if "rates_per_tenth" in last:
+            rates = " ".join(f"{rate:,.0f}" for rate in last["rates_per_tenth"])
+            lines.append(f"  {name} calls/s per tenth: {rates}")
+            for side in ("client", "server"):
+                memory = " ".join(f"{value:.1f}" for value in last[f"{side}_rss_mib_per_tenth"])
+                lines.append(f"  {name} {side} RSS MiB per tenth: {memory}")
+        if "note" in last:
+            lines.append(f"  {name}: {last['note']}")
+    return lines
+
+
+def _versions(python: str) -> dict[str, str]:
+    code = (
+        "import importlib.metadata as m, json\n"
+        "def v(n):\n"
+        "    try: return m.version(n)\n"
+        "    except m.PackageNotFoundError: return None\n"
+        f"print(json.dumps({{n: v(n) for n in {PACKAGES!r} if v(n)}}))"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    versions: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
+    return versions
+
+
+def machine() -> dict[str, Any]:
+    """Describes what the figures were measured on."""
+    model = "unknown"
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+        model = found.group(1) if found else model
+    except OSError:
+        pass
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.platform(),
+        "processor": model,
+        "cores": os.cpu_count(),
+    }
+
+
+def as_json(results: Results, options: Options) -> dict[str, Any]:
+    """Returns everything that goes to disk: circumstances, every run, medians, verdicts."""
+    medians = {
+        workload.name: {
+            library: {"figure": workload.figure.value, "median": median(values), "spread": spread(values)}
+            for library in results.runs.get(workload.name, {})
+            if (values := results.figures(workload, library, workload.figure))
+        }
+        for workload in options.workloads
+    }
+    verdicts = [judge(results, workload, target) for workload in options.workloads for target in workload.targets]
+    return {
+        "command": "peers",
+        "time": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {library.name: _versions(environment_python(library)) for library in options.libraries},
+        "options": {
+            "rounds": options.rounds,
+            "duration": options.duration,
+            "warmup": options.warmup,
+            "calls": options.calls,
+            "pause": options.pause,
+            "cores": options.cores,
+            "malloc": options.malloc,
+            "retries": options.retries,
+        },
+        "runs": results.runs,
+        "failures": results.failures,
+        "medians": medians,
+        "targets": [
+            {"workload": v.workload, "target": v.text, "measured": v.measured, "passed": v.passed} for v in verdicts
+        ],
+    }
+
+
+def _names(known: dict[str, Any], what: str) -> Any:
+    def parse(text: str) -> tuple[Any, ...]:
+        names = [name.strip() for name in text.split(",") if name.strip()]
+        unknown = [name for name in names if name not in known]
+        if unknown or not names:
+            wrong = f"unknown {what} {', '.join(map(repr, unknown))}" if unknown else f"no {what} named"
+            raise argparse.ArgumentTypeError(f"{wrong}; known: {', '.join(known)}")
+        return tuple(known[name] for name in dict.fromkeys(names))
+
+    return parse
+
+
+def positive(kind: type[int | float]) -> Any:
+    """Returns an argparse type for numbers above zero."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(0)
+        if not 0 < value < float("inf"):
+            article = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {article} above 0")
+        return value
+
+    return parse
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def _cores(text: str) -> tuple[int, int] | None:
+    if text == "none":
+        return None
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither SERVER,CLIENT core numbers nor `none`")
+    cores = (int(parts[0]), int(parts[1]))
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    for core in cores:
+        if core not in allowed:
+            raise argparse.ArgumentTypeError(f"core {core} is not one of this process's cores {sorted(allowed)}")
+    return cores
+
+
+def _default_cores() -> tuple[int, int] | None:
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    allowed = sorted(os.sched_getaffinity(0))
+    return (allowed[0], allowed[1]) if len(allowed) > 1 else None
+
+
+def _json_path(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder {str(path.parent)!r} does not exist")
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
+    return path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `peers`."""
+    workloads = [name for name, workload in WORKLOADS.items() if workload.by_default]
+    libraries = [name for name, library in LIBRARIES.items() if library.by_default]
+    parser.add_argument(
+        "--workloads",
+        type=_names(WORKLOADS, "workload"),
+        default=tuple(WORKLOADS[name] for name in workloads),
+        metavar="A,B",
+        help=f"of {', '.join(WORKLOADS)} (default: {','.join(workloads)})",
+    )
+    parser.add_argument(
+        "--libraries",
+        type=_names(LIBRARIES, "library"),
+        default=tuple(LIBRARIES[name] for name in libraries),
+        metavar="X,Y",
+        help=f"of {', '.join(LIBRARIES)} (default: {','.join(libraries)})",
+    )
+    parser.add_argument("--rounds", type=positive(int), default=3, help="rounds of everything (default: 3)")
+    parser.add_argument(
+        "--duration", type=positive(float), default=3.0, metavar="SECONDS", help="of each measurement (default: 3)"
+    )
+    parser.add_argument(
+        "--warmup", type=positive(float), default=0.7, metavar="SECONDS", help="before each measurement (default: 0.7)"
+    )
+    parser.add_argument("--calls", type=positive(int), default=1_000_000, help="calls of `million` (default: 1000000)")
+    parser.add_argument(
+        "--pause", type=positive(float), default=6.0, metavar="SECONDS", help="of `slow_reader` (default: 6)"
+    )
+    parser.add_argument(
+        "--cores",
+        type=_cores,
+        default=_default_cores(),
+        metavar="SERVER,CLIENT",
+        help="cores to pin the two processes to, or `none` (default: the first two)",
+    )
+    parser.add_argument(
+        "--retries",
+        type=_count,
+        default=2,
+        help="how often a run is repeated that lost more than 5 %% of a core to other programs (default: 2)",
+    )
+    parser.add_argument(
+        "--malloc",
+        choices=["default", "keep"],
+        default="default",
+        help="`keep` tells glibc to keep freed memory instead of giving it back to the system after each large "
+        "message, for every library; page faults otherwise rule the 1 MiB workloads (default: default)",
+    )
+    parser.add_argument(
+        "--json",
+        type=_json_path,
+        default=DEFAULT_JSON,
+        metavar="FILE",
+        help="where the results go (default: benchmarks/results/peers.json)",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON.
+
+    Returns:
+        0 if every run gave figures; 1 if one failed or nothing could run.
+    """
+    able = []
+    for library in arguments.libraries:
+        reason = missing(library)
+        if reason is None:
+            able.append(library)
+        else:
+            print(f"skipping {library.name}: {reason}", file=sys.stderr)
+    if not able:
+        print("no library left to measure", file=sys.stderr)
+        return 1
+    options = Options(
+        workloads=arguments.workloads,
+        libraries=tuple(able),
+        rounds=arguments.rounds,
+        duration=arguments.duration,
+        warmup=arguments.warmup,
+        calls=arguments.calls,
+        pause=arguments.pause,
+        cores=arguments.cores,
+        malloc=arguments.malloc,
+        retries=arguments.retries,
+        json_path=arguments.json,
+    )
+    if options.cores is None:
+        print("not pinning: both processes may share cores, and figures will wander", file=sys.stderr)
+    results = measure(options)
+    options.json_path.parent.mkdir(parents=True, exist_ok=True)
+    options.json_path.write_text(json.dumps(as_json(results, options), indent=1) + "\n")
+    print(table(results, options))
+    print(f"results in {options.json_path}", file=sys.stderr)
+    return 1 if results.failures else 0
