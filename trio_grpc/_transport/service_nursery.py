@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
@@ -33,12 +34,14 @@ class ServiceNursery:
     def __init__(self, farewell: Callable[[], Awaitable[object]], farewell_time: float = 1.0) -> None:
         self._farewell = farewell
         self._farewell_time = farewell_time
-        self._manager = trio.open_nursery()
+        self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._scopes: set[trio.CancelScope] = set()
         self.closing = False
 
     async def __aenter__(self) -> ServiceNursery:  # noqa: PYI034 # typing.Self is 3.11's
+        # Not in the constructor: what holds a service nursery may be made before trio runs.
+        self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
         return self
 
@@ -73,6 +76,7 @@ class ServiceNursery:
         traceback: TracebackType | None,
     ) -> None:
         assert self._nursery is not None
+        assert self._manager is not None
         self.closing = True
         try:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._farewell_time):
