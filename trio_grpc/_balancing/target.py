@@ -64,19 +64,23 @@ def parse_target(text: str, *, default_port: int | None = DEFAULT_PORT) -> TcpTa
 
 
 def _parse_host_port(address: str, text: str, default_port: int | None) -> TcpTarget:
+    port_text: str | None = None
     if address.startswith("["):
         host, bracket, rest = address[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise ValueError(f"target {text!r}: a literal IPv6 address looks like [::1]:50051")
-        port_text = rest[1:]
+        if rest:
+            port_text = rest[1:]
     elif address.count(":") > 1:
         # A bare IPv6 address, which leaves no room for a port.
-        host, port_text = address, ""
+        host = address
     else:
-        host, _, port_text = address.partition(":")
+        host, colon, rest = address.partition(":")
+        if colon:
+            port_text = rest
     if not host:
         raise ValueError(f"target {text!r} has no host")
-    if not port_text:
+    if port_text is None:
         if default_port is None:
             raise ValueError(f"address {text!r} has no port")
         return TcpTarget(host, default_port)
