@@ -133,6 +133,7 @@ class Channel:
         """
         self._services.closing = True
         await self._farewell()
+        await trio.lowlevel.checkpoint()
 
     @property
     def closed(self) -> bool:
@@ -171,7 +172,7 @@ class Channel:
 
     async def wait_connection(self, wait_for_ready: bool) -> Connection:
         """Return a connection for a new call, see `Subchannel.wait_connection`."""
-        if not self._entered:
+        if not self._entered and not self.closed:
             raise RuntimeError("the channel is not open: use 'async with trio_grpc.open_channel(...) as channel'")
         return await self._subchannel.wait_connection(wait_for_ready)
 

@@ -35,7 +35,7 @@ class Subchannel:
 
     Args:
         address: for messages.
-        connect: makes a `Connection` that is not running yet; raises `OSError` and friends.
+        connect: makes a `Connection` that is not running yet; what it raises is why the attempt failed.
         services: where connections and attempts run.
         backoff: the waits between attempts.
 
@@ -63,6 +63,8 @@ class Subchannel:
         self._retry_at = 0.0
         self._last_error: ConnectFailed | None = None
         self._attempt_ended: trio.Event | None = None
+        self._attempt_scope: trio.CancelScope | None = None
+        self._shut_down = trio.Event()
 
     async def wait_connection(self, wait_for_ready: bool) -> Connection:
         """Return a connection that takes new calls, making one if need be.
@@ -84,11 +86,12 @@ class Subchannel:
                         assert self._last_error is not None
                         # A new object for each caller: a shared one would collect everybody's tracebacks.
                         raise ConnectFailed(str(self._last_error)) from self._last_error.__cause__
-                    await trio.sleep(wait)
+                    with trio.move_on_after(wait):
+                        await self._shut_down.wait()
                     continue
                 self._attempt_ended = trio.Event()
                 self.state = State.CONNECTING
-                self._services.start_soon(self._attempt, name=f"connect to {self.address}")
+                self._attempt_scope = self._services.start_soon(self._attempt, name=f"connect to {self.address}")
             await self._attempt_ended.wait()
             if self.connection is None and not wait_for_ready and self.state is State.TRANSIENT_FAILURE:
                 assert self._last_error is not None
@@ -101,7 +104,8 @@ class Subchannel:
             with trio.move_on_after(CONNECT_TIMEOUT) as scope:
                 try:
                     connection = await self._connect(self._on_draining)
-                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                except Exception as error:
+                    # Not only OSError: a target may be the user's own function, and host names raise UnicodeError.
                     cause = error
                 else:
                     self.connections.add(connection)
@@ -143,6 +147,8 @@ class Subchannel:
             self._services.start_soon(close)
 
     def _succeed(self, connection: Connection) -> None:
+        if self._shut_down.is_set():
+            return
         self._failures = 0
         self._last_error = None
         if connection.draining:
@@ -171,9 +177,12 @@ class Subchannel:
             self.state = State.IDLE
 
     def shut_down(self) -> None:
-        """No more connections, ever."""
+        """No more connections, ever. Who waits for one is woken."""
         self.state = State.SHUTDOWN
         self.connection = None
+        self._shut_down.set()
+        if self._attempt_scope is not None:
+            self._attempt_scope.cancel()
 
 
 async def _wait_any(*events: trio.Event) -> None:
