@@ -6,9 +6,13 @@ exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "trio_grpc"
 
+# Names in the docstrings link to what they name.
+default_role = "py:obj"
 # Links to headings of the same page.
 myst_heading_anchors = 3
 
-autodoc_member_order = "bysource"
+# An "Attributes:" section beside a property of that name would otherwise describe it twice.
+napoleon_use_ivar = True
 autodoc_typehints = "description"
-autodoc_class_signature = "separated"
+autodoc_typehints_description_target = "documented_params"
+autodoc_preserve_defaults = True

@@ -1,0 +1,433 @@
+"""The code on the pages of docs/, and what the pages claim that it does."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import math
+import os
+import re
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+import trustme
+
+import trio_grpc.protoc
+import trio_grpc.testing
+from trio_grpc.testing import open_channel_pair
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(text: str, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def quick_start(name: str) -> str:
+    """A file of the README's quick start, which the pages build on."""
+    found = re.search(rf"`{re.escape(name)}`[^\n]*\n\n```\w+\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    assert found is not None, name
+    return found[1]
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with the service of the quick start."""
+    for name in ("greeter.proto", "server.py"):
+        (tmp_path / name).write_text(quick_start(name), encoding="utf-8")
+    assert trio_grpc.protoc.main([f"-I{tmp_path}", f"--out={tmp_path}", "greeter.proto"]) == 0
+    return tmp_path
+
+
+@pytest.fixture
+def modules(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The names that code on the pages uses without importing them."""
+    monkeypatch.syspath_prepend(project)
+    names = ("greeter_pb2", "greeter_trio_grpc", "server")
+    namespace: dict[str, Any] = {"math": math, "trio": trio, "trio_grpc": trio_grpc}
+    for name in names:
+        namespace |= vars(importlib.import_module(name))
+    yield namespace
+    for name in names:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def cancellation(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("cancellation.md", modules)
+
+
+@pytest.fixture
+def errors(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("errors.md", modules)
+
+
+def execute(name: str, namespace: dict[str, Any]) -> dict[str, Any]:
+    for block in blocks(page(name)):
+        exec(compile(block, name, "exec"), namespace)  # noqa: S102, RUF100
+    return namespace
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# tutorial.md
+
+
+def test_the_tutorials_code_is_the_examples() -> None:
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in (EXAMPLES / "route_guide").glob("*.p*"))
+    text, _, rest = page("tutorial.md").partition("\n## Metadata\n")
+    assert rest
+    found = [*blocks(text), *blocks(text, "protobuf")]
+    assert len(found) > 10
+    assert [block for block in found if block not in sources] == []
+
+
+@pytest.fixture
+def route_guide(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """The route guide, and the code that the tutorial adds to it."""
+    monkeypatch.syspath_prepend(EXAMPLES / "route_guide")
+    namespace: dict[str, Any] = {"partial": partial, "ssl": ssl, "trio_grpc": trio_grpc}
+    for name in ("route_guide_pb2", "route_guide_trio_grpc", "server", "client"):
+        namespace |= vars(importlib.import_module(name))
+    for block in blocks(page("tutorial.md").partition("\n## Metadata\n")[2]):
+        exec(compile(block, "tutorial.md", "exec"), namespace)  # noqa: S102, RUF100
+    yield namespace
+    for name in ("server", "client", "places"):
+        del sys.modules[name]
+
+
+async def test_tutorial_metadata(route_guide: dict[str, Any]) -> None:
+    base: Any = route_guide["RouteGuide"]
+
+    class Guide(base):  # type: ignore[misc]
+        async def GetPlace(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            assert context.metadata["authorization"] == "Bearer 1234"
+            context.set_trailing_metadata({"map-edition": "7"})
+            return await super().GetPlace(request, context)
+
+    async with open_channel_pair(Guide()) as (channel, _):
+        stub = route_guide["RouteGuideStub"](channel)
+        point = route_guide["PLACES"][42].at
+        assert await route_guide["get_place_and_edition"](stub, point) == ("Stone Cross", "7")
+
+
+async def test_tutorial_tls(route_guide: dict[str, Any], tmp_path: Path, nursery: trio.Nursery) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    both = str(tmp_path / "both.pem")
+    server = await route_guide["serve_with_tls"](nursery, "127.0.0.1:0", both, both)
+    port = server.addresses[0].rpartition(":")[2]
+
+    async def talk(channel: trio_grpc.Channel) -> None:
+        await route_guide["RouteGuideStub"](channel).GetPlace(route_guide["PLACES"][42].at)
+
+    route_guide["talk"] = talk
+    await route_guide["talk_with_tls"](f"localhost:{port}", str(tmp_path / "ca.pem"))
+    with pytest.raises(trio_grpc.RpcError, match="CERTIFICATE_VERIFY_FAILED") as caught:
+        await route_guide["talk_with_tls"](f"localhost:{port}")
+    assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+    nursery.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# testing.md
+
+
+@pytest.mark.slow
+def test_the_testing_page_is_a_suite_that_passes(project: Path) -> None:
+    conftest, *tests = blocks(page("testing.md"))
+    (project / "conftest.py").write_text(conftest, encoding="utf-8")
+    (project / "pytest.ini").write_text(blocks(page("testing.md"), "ini")[0], encoding="utf-8")
+    (project / "test_greeter.py").write_text("\n\n".join(tests), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    count = len(re.findall(r"^async def test_", "\n".join(tests), re.MULTILINE))
+    assert re.search(rf"^{count} passed in ", done.stdout, re.MULTILINE), done.stdout
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# cancellation.md
+
+
+@contextlib.asynccontextmanager
+async def greeter_of(namespace: dict[str, Any], servicer: Any) -> AsyncIterator[Any]:
+    async with open_channel_pair(servicer) as (channel, _):
+        yield namespace["GreeterStub"](channel)
+
+
+def spy(namespace: dict[str, Any], thinking_time: float = 0.0, interval: float = 0.5) -> Any:
+    """A greeter that notes what it learns: deadlines as seconds, and how its handlers end."""
+
+    base: Any = namespace["GreeterServicer"]
+
+    class Spy(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.deadlines: list[float] = []
+            self.ends: list[tuple[str, float]] = []
+
+        @contextlib.contextmanager
+        def handling(self, context: trio_grpc.ServicerContext[Any]) -> Iterator[None]:
+            self.deadlines.append(round(context.time_remaining(), 3))
+            started = trio.current_time()
+            how = "done"
+            try:
+                yield
+            except trio.Cancelled:
+                how = "cancelled"
+                raise
+            finally:
+                self.ends.append((how, round(trio.current_time() - started, 3)))
+
+        async def Greet(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            with self.handling(context):
+                await trio.sleep(thinking_time)
+                return namespace["Greeting"](text=f"Hello, {request.text}!")
+
+        async def GreetOften(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            with self.handling(context):
+                for number in range(1000):
+                    await context.send(namespace["Greeting"](text=str(number)))
+                    await trio.sleep(interval)
+
+    return Spy()
+
+
+async def test_the_faster_one_wins(cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    slow, fast = spy(cancellation, 60), spy(cancellation, 2)
+    async with greeter_of(cancellation, slow) as first, greeter_of(cancellation, fast) as second:
+        assert await cancellation["the_faster_one"]([first, second]) == "Hello, you!"
+        await trio.testing.wait_all_tasks_blocked()
+    assert slow.ends == [("cancelled", 2.0)]
+    assert fast.ends == [("done", 2.0)]
+
+
+async def test_a_scope_around_calls(cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    quick, slow = spy(cancellation, 0.3), spy(cancellation, 0.6)
+    async with greeter_of(cancellation, quick) as greeter:
+        assert await cancellation["within_a_scope"](greeter) == ["Hello, you!", "Hello, me!"]
+    assert quick.deadlines == [1.0, 0.7]
+    async with greeter_of(cancellation, slow) as greeter:
+        with pytest.raises(trio.TooSlowError):
+            await cancellation["within_a_scope"](greeter)
+        await trio.testing.wait_all_tasks_blocked()
+    assert slow.ends == [("done", 0.6), ("cancelled", 0.4)]
+
+
+async def test_timeouts_of_calls(cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    slow = spy(cancellation, 60)
+    async with greeter_of(cancellation, slow) as greeter:
+        assert await cancellation["with_a_timeout"](greeter) == "DEADLINE_EXCEEDED"
+        # The earlier of two wins, in its own manner.
+        with trio.move_on_after(5):
+            assert await cancellation["with_a_timeout"](greeter) == "DEADLINE_EXCEEDED"
+        with trio.move_on_after(0.5) as scope:
+            await cancellation["with_a_timeout"](greeter)
+        assert scope.cancelled_caught
+        await trio.testing.wait_all_tasks_blocked()
+    assert slow.deadlines == [1.0, 1.0, 0.5]
+    assert slow.ends == [("cancelled", 1.0), ("cancelled", 1.0), ("cancelled", 0.5)]
+
+
+async def test_a_timeout_of_a_block(cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    servicer = spy(cancellation)
+    async with greeter_of(cancellation, servicer) as greeter:
+        started = trio.current_time()
+        assert await cancellation["with_a_timeout_on_a_block"](greeter) == ("0", "DEADLINE_EXCEEDED")
+        assert trio.current_time() - started == 3.0
+    assert servicer.deadlines == [1.0]
+    assert servicer.ends == [("cancelled", 1.0)]
+
+
+async def test_scopes_around_blocks_are_not_announced(
+    cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    servicer = spy(cancellation, interval=1)
+    async with greeter_of(cancellation, servicer) as greeter:
+        with trio.move_on_after(10):
+            await cancellation["watch"](greeter, 3)
+        with trio.move_on_after(0.5):
+            assert await cancellation["watch"](greeter, 100)
+        await trio.testing.wait_all_tasks_blocked()
+    assert servicer.deadlines == [math.inf, math.inf]
+    assert servicer.ends == [("cancelled", 10.0), ("cancelled", 0.5)]
+
+
+async def test_a_handler_that_cleans_up(cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    servicer = cancellation["Careful"]()
+    async with greeter_of(cancellation, servicer) as greeter:
+        async with greeter.GreetOften(cancellation["Name"](text="you")) as greetings:
+            await greetings.receive()
+        assert servicer.log == ["opened"]
+        await trio.sleep(0.6)
+        assert servicer.log == ["opened", "closed"]
+
+
+async def test_handlers_pass_their_deadline_on(
+    cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    base: Any = cancellation["Relay"]
+
+    class RelayBoth(base):  # type: ignore[misc]
+        async def GreetOften(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            await trio.sleep(0.25)
+            async with self.greeter.GreetOften(request) as greetings:
+                async for greeting in greetings:
+                    yield greeting
+
+    servicer = spy(cancellation, 60)
+    name = cancellation["Name"](text="you")
+    async with greeter_of(cancellation, servicer) as inner, greeter_of(cancellation, RelayBoth(inner)) as greeter:
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await greeter.Greet(name, timeout=1)
+        assert caught.value.code is trio_grpc.StatusCode.DEADLINE_EXCEEDED
+        async with greeter.GreetOften(name, timeout=1) as greetings:
+            await greetings.receive()
+        await trio.testing.wait_all_tasks_blocked()
+    assert servicer.deadlines == [1.0, 0.75]
+    assert servicer.ends == [("cancelled", 1.0), ("cancelled", 0.0)]
+
+
+async def test_drain_with_grace(cancellation: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    servicer = spy(cancellation, 60)
+    async with open_channel_pair(servicer) as (channel, server), trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            with pytest.raises(trio_grpc.RpcError) as caught:
+                await cancellation["GreeterStub"](channel).Greet(cancellation["Name"](text="you"))
+            assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        await server.drain(grace=5)
+    assert servicer.ends == [("cancelled", 5.0)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# errors.md
+
+
+async def test_asking_for_an_error(errors: dict[str, Any]) -> None:
+    async with greeter_of(errors, errors["Strict"]()) as greeter:
+        assert await errors["ask"](greeter) == "INVALID_ARGUMENT: a name, please"
+        assert (await greeter.Greet(errors["Name"](text="you"))).text == "Hello, you!"
+        assert await status_of(errors, greeter, "nobody") == ("NOT_FOUND", "there is nobody")
+
+
+async def status_of(namespace: dict[str, Any], greeter: Any, text: str = "you") -> tuple[str, str]:
+    with pytest.raises(trio_grpc.RpcError) as caught:
+        await greeter.Greet(namespace["Name"](text=text))
+    return caught.value.code.name, caught.value.message
+
+
+async def test_details_and_metadata(errors: dict[str, Any]) -> None:
+    async with greeter_of(errors, errors["Helpful"]()) as greeter:
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await greeter.Greet(errors["Name"]())
+    assert caught.value.details == (errors["Greeting"](text="come back tomorrow"),)
+    assert caught.value.trailing_metadata["retry-after"] == "86400"
+    assert str(caught.value) == "RESOURCE_EXHAUSTED: too many greetings"
+
+
+async def test_bugs_keep_their_words_to_themselves(errors: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    async with greeter_of(errors, errors["Buggy"]()) as greeter:
+        with caplog.at_level(logging.ERROR, logger="trio_grpc"):
+            code, message = await status_of(errors, greeter)
+    assert code == "UNKNOWN"
+    assert "swordfish" not in message
+    assert "swordfish" in caplog.text
+
+
+async def test_received_errors_are_passed_on_only_by_hand(
+    errors: dict[str, Any], cancellation: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    frank, relay = errors["Frank"], cancellation["Relay"]
+    async with greeter_of(errors, errors["Strict"]()) as inner:
+        async with greeter_of(errors, frank(inner)) as greeter:
+            assert await status_of(errors, greeter, "nobody") == ("NOT_FOUND", "there is nobody")
+        with caplog.at_level(logging.CRITICAL, logger="trio_grpc"):
+            async with greeter_of(errors, relay(inner)) as greeter:
+                assert (await status_of(errors, greeter, "nobody"))[0] == "UNKNOWN"
+
+
+async def test_abort_in_a_nursery_counts_and_raise_does_not(
+    errors: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    base: Any = errors["GreeterServicer"]
+
+    class Nurseries(base):  # type: ignore[misc]
+        async def Greet(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            async with trio.open_nursery():
+                if request.text == "abort":
+                    await context.abort(trio_grpc.StatusCode.NOT_FOUND, "no")
+                raise trio_grpc.RpcError(trio_grpc.StatusCode.NOT_FOUND, "no")
+
+    async with greeter_of(errors, Nurseries()) as greeter:
+        assert await status_of(errors, greeter, "abort") == ("NOT_FOUND", "no")
+        with caplog.at_level(logging.CRITICAL, logger="trio_grpc"):
+            assert (await status_of(errors, greeter, "raise"))[0] == "UNKNOWN"
+
+
+async def test_a_sender_learns_from_its_receiver(errors: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "protos")
+    echo_pb2 = importlib.import_module("echo_pb2")
+    echo = importlib.import_module("echo_trio_grpc")
+
+    class Refusing(echo.EchoServicer):  # type: ignore[misc, name-defined]
+        async def Bidi(self, requests: Any, context: trio_grpc.ServicerContext[Any]) -> None:
+            await context.abort(trio_grpc.StatusCode.PERMISSION_DENIED, "no")
+
+    async with open_channel_pair(Refusing()) as (channel, _), echo.EchoStub(channel).Bidi() as call:
+        requests = (echo_pb2.EchoRequest(payload=bytes(1000)) for _ in range(10_000))
+        await errors["send_all"](call, requests)
+        with pytest.raises(trio_grpc.RpcError, match="PERMISSION_DENIED: no"):
+            await call.receive()
+        with pytest.raises(trio.BrokenResourceError):
+            await call.send(echo_pb2.EchoRequest())
+        call.cancel()
+        with pytest.raises(trio.ClosedResourceError):
+            await call.receive()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# api.md
+
+
+@pytest.mark.parametrize("module", [trio_grpc, trio_grpc.testing], ids=lambda module: module.__name__)
+def test_the_reference_has_every_public_name(module: Any) -> None:
+    documented = set(
+        re.findall(rf"^\.\. auto\w+:: {re.escape(module.__name__)}\.(\w+)\b(?!\.)", page("api.md"), re.MULTILINE)
+    )
+    assert documented == set(module.__all__) - {"__version__"}
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    index = page("index.md")
+    names = {path.stem for path in DOCS.glob("*.md")} - {"index", "performance"}
+    assert {name for name in names if not re.search(rf"^{name}$", index, re.MULTILINE)} == set()
