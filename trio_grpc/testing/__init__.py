@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+from trio_grpc._transport.frames import ErrorCode as ErrorCode
 from trio_grpc.testing._channel_pair import ChannelPair as ChannelPair
 from trio_grpc.testing._channel_pair import open_channel_pair as open_channel_pair
 from trio_grpc.testing._memory_listener import MemoryListener as MemoryListener
+from trio_grpc.testing._scripted_peer import DataFrame as DataFrame
+from trio_grpc.testing._scripted_peer import Frame as Frame
+from trio_grpc.testing._scripted_peer import GoawayFrame as GoawayFrame
+from trio_grpc.testing._scripted_peer import HeadersFrame as HeadersFrame
+from trio_grpc.testing._scripted_peer import PingFrame as PingFrame
+from trio_grpc.testing._scripted_peer import RstStreamFrame as RstStreamFrame
+from trio_grpc.testing._scripted_peer import ScriptedPeer as ScriptedPeer
+from trio_grpc.testing._scripted_peer import SettingsFrame as SettingsFrame
+from trio_grpc.testing._scripted_peer import UnknownFrame as UnknownFrame
+from trio_grpc.testing._scripted_peer import WindowUpdateFrame as WindowUpdateFrame
 
-__all__ = ("ChannelPair", "MemoryListener", "open_channel_pair")
+__all__ = (
+    "ChannelPair",
+    "DataFrame",
+    "ErrorCode",
+    "Frame",
+    "GoawayFrame",
+    "HeadersFrame",
+    "MemoryListener",
+    "PingFrame",
+    "RstStreamFrame",
+    "ScriptedPeer",
+    "SettingsFrame",
+    "UnknownFrame",
+    "WindowUpdateFrame",
+    "open_channel_pair",
+)
