@@ -1,15 +1,19 @@
-"""What every test gets: a watchdog in real time.
+"""What every test gets: a watchdog in real time, and a search for what it has left behind.
 
 Tests run on trio's virtual clock, where a test that waits for something that never comes does not time out: it
 jumps over every timeout and then hangs, or spins.  So each test (with its fixtures) has a bound in real time.  When
 it is reached the watchdog fails that one test, tells where each of its tasks waits, and lets the run go on.  Where
 asking trio does not help, because a task never yields or is shielded, it raises where the main thread is; where that
 does not help either, because the main thread is stuck in C, the run ends with the stacks of all threads.
+
+A connection that a test ran must have ended with it, its streams and handlers accounted for and its control frames
+written or orphaned; what `open_channel_pair` started must be gone; and nothing may have been logged as a fault of ours.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -17,9 +21,16 @@ import threading
 import traceback
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import pytest
 import trio
+
+from trio_grpc._channel import Channel
+from trio_grpc._handler_pool import HandlerPool
+from trio_grpc._server import Server
+from trio_grpc._transport.connection import Connection
+from trio_grpc.testing import ChannelPair
 
 WATCHDOG_SECONDS = 60.0
 #: Between one step and the next, harsher one.
@@ -92,3 +103,74 @@ def describe_tasks() -> str:
         lines += [f"{'  ' * depth}    {frame.filename}:{frame.lineno} {frame.line}" for frame in stack[-4:]]
         pending += [(child, depth + 1) for nursery in task.child_nurseries for child in nursery.child_tasks]
     return "\n".join(lines)
+
+
+class InternalErrors(logging.Handler):
+    """Collects what the library calls an internal error: a fault of ours that was contained, but is one."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "internal error" in record.getMessage():
+            self.texts.append(logging.Formatter().format(record))
+
+
+@pytest.fixture(autouse=True)
+def leak_check(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test that leaves a stream, a handler, a control frame or a task behind."""
+    connections: list[Connection] = []
+    pools: list[HandlerPool] = []
+    pairs: list[tuple[Channel, Server]] = []
+    tasks_left: list[str] = []
+    run, enter_pool = Connection.run, HandlerPool.__aenter__
+    enter_pair, exit_pair = ChannelPair.__aenter__, ChannelPair.__aexit__
+
+    async def tracked_run(self: Connection) -> None:
+        connections.append(self)
+        await run(self)
+
+    async def tracked_pool(self: HandlerPool) -> HandlerPool:
+        pools.append(self)
+        return await enter_pool(self)
+
+    async def tracked_enter(self: ChannelPair) -> tuple[Channel, Server]:
+        # Tasks are told apart by their parents: the library's nurseries belong to the task that entered the pair.
+        nurseries = set(trio.lowlevel.current_task().child_nurseries)
+        pair = await enter_pair(self)
+        self.__dict__["nurseries"] = [
+            nursery for nursery in trio.lowlevel.current_task().child_nurseries if nursery not in nurseries
+        ]
+        pairs.append(pair)
+        return pair
+
+    async def tracked_exit(self: ChannelPair, *exc_info: Any) -> None:
+        await exit_pair(self, *exc_info)
+        for nursery in self.__dict__["nurseries"]:
+            tasks_left.extend(task.name for task in nursery.child_tasks)
+
+    monkeypatch.setattr(Connection, "run", tracked_run)
+    monkeypatch.setattr(HandlerPool, "__aenter__", tracked_pool)
+    monkeypatch.setattr(ChannelPair, "__aenter__", tracked_enter)
+    monkeypatch.setattr(ChannelPair, "__aexit__", tracked_exit)
+    errors = InternalErrors()
+    logger = logging.getLogger("trio_grpc")
+    logger.addHandler(errors)
+    try:
+        yield
+    finally:
+        logger.removeHandler(errors)
+    assert not errors.texts, "\n".join(errors.texts)
+    assert not tasks_left
+    for channel, server in pairs:
+        at_client, at_server = channel.statistics(), server.statistics()
+        assert (at_client.connections, at_client.streams, at_client.waiting, at_client.control_frames) == (0, 0, 0, 0)
+        assert (at_server.connections, at_server.streams, at_server.handlers, at_server.control_frames) == (0, 0, 0, 0)
+    for connection in connections:
+        assert connection.closed.is_set()
+        assert (connection.table.slots_used, connection.table.waiting) == (0, 0)
+        assert not connection.table.streams
+        assert connection.control_buffer.closed
+        assert connection.control_buffer.pending_responses == 0
+    assert [pool.running for pool in pools] == [0] * len(pools)
