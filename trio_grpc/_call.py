@@ -264,7 +264,7 @@ class Call(Generic[RequestT, ResponseT]):
         if self._stream is not None or self._closed:
             raise RuntimeError("a call can be entered only once")
         # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
-        deadline = rpc_deadline.get()
+        deadline = _inherited_deadline()
         if self._timeout is None:
             await self._open(deadline)
             return self
@@ -453,6 +453,16 @@ def reply_of(factory: CallFactory[Any, ResponseT], stream: Stream) -> ResponseT:
             StatusCode.INTERNAL, f"{factory.method.path} replied with {len(messages)} messages instead of one"
         )
     return factory.parse(messages.popleft(), stream)
+
+
+def _inherited_deadline() -> float:
+    """Return the deadline of the RPC whose handler is making this call; inf outside handlers.
+
+    Context variables also reach tasks that a handler starts in a longer-lived nursery, and code that it shields from
+    its own cancellation. The RPC's scope bounds neither, so neither is bound by its deadline.
+    """
+    deadline = rpc_deadline.get()
+    return deadline if deadline == inf or trio.current_effective_deadline() <= deadline else inf
 
 
 def _expired() -> RpcError:
