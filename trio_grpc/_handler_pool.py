@@ -21,6 +21,7 @@ from types import TracebackType
 import trio
 from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
 
+from trio_grpc._status import StatusCode
 from trio_grpc._transport.stream import Stream
 
 #: Runs one RPC inside the worker's scope; True when the worker may be used again.
@@ -64,6 +65,7 @@ class HandlerPool:
     ) -> bool | None:
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
+        self._refuse_waiting()
         return await self._manager.__aexit__(exc_type, exc_value, traceback)
 
     def cancel(self) -> None:
@@ -114,11 +116,15 @@ class HandlerPool:
             waiting.extend(live)
         waiting.append((stream, job))
 
+    def _refuse_waiting(self) -> None:
+        while self._waiting:
+            stream, _ = self._waiting.popleft()
+            stream.refuse(StatusCode.UNAVAILABLE, "server is shutting down")
+
     def _start_waiting(self) -> None:
         assert self._nursery is not None
         if self._nursery.cancel_scope.cancel_called:
-            # The connection ends, and with it the streams.
-            self._waiting.clear()
+            self._refuse_waiting()
         while self._waiting and self.running < self._limit:
             stream, job = self._waiting.popleft()
             if stream.cancelled is None:

@@ -208,10 +208,13 @@ class Server:
         self._connections[connection] = pool
         try:
             # Reader and writer outlive the handlers, so that a `finally` in a handler can still answer its call.
-            async with ServiceNursery(connection.aclose, 2 * FAREWELL_TIME) as services:
+            async with ServiceNursery(connection.finish, 2 * FAREWELL_TIME) as services:
                 services.start_soon(connection.run, name=f"connection from {peer}")
                 async with pool:
-                    await connection.closed.wait()
+                    try:
+                        await connection.closed.wait()
+                    finally:
+                        connection.stop_accepting()
         finally:
             del self._connections[connection]
 

@@ -263,6 +263,25 @@ class Connection:
         self._put_farewell(ErrorCode.NO_ERROR, b"")
         await self.closed.wait()
 
+    def stop_accepting(self) -> None:
+        """Take no new streams from now on (server). The peer is told, so it may open elsewhere what we do not see."""
+        last = self.reader.last_peer_stream_id
+        if self.reader.refuse_above > last and not self.closed.is_set():
+            self.reader.refuse_above = last
+            self.control_buffer.put(RawFrame(frames.goaway(last, ErrorCode.NO_ERROR, b"server is shutting down")))
+
+    async def finish(self) -> None:
+        """Write what the streams have queued, their handlers being over, then `aclose` (server).
+
+        A peer that does not take it is not waited for.
+        """
+        self._close_when_idle = True
+        if not self.table.slots_used:
+            self._on_idle()
+        with trio.move_on_after(FAREWELL_TIME):
+            await self.closed.wait()
+        await self.aclose()
+
     async def drain(self) -> None:
         """Take no new streams, finish the old ones, then end; in two steps, so that no call is lost in flight.
 
