@@ -88,6 +88,7 @@ class Server:
         self._drained = trio.Event()
         self._handshakes: set[trio.CancelScope] = set()
 
+        self._nursery: trio.Nursery | None = None
     def statistics(self) -> ServerStatistics:
         """Return what the server holds right now."""
         connections = tuple(self._connections)
@@ -110,6 +111,7 @@ class Server:
         try:
             async with trio.open_nursery() as nursery:
                 with self._accepting:
+                self._nursery = nursery
                     async with trio.open_nursery() as accepting:
                         for listener in self._listeners:
                             accepting.start_soon(self._accept, listener, nursery)
@@ -249,27 +251,33 @@ class Server:
         """Stop in good order: no new connections and calls, let the running ones finish, return when all is over.
 
         The listeners close first. Clients are told with GOAWAY in two steps, so that no call is lost on its way.
-        Called again, a smaller grace shortens the wait.
+        Called again, a smaller grace shortens the wait. Cancelling it gives up waiting, not draining.
 
         Args:
             grace: seconds after which running handlers are cancelled; None waits for them as long as it takes.
         """
         if grace is not None:
             self._grace_scope.deadline = min(self._grace_scope.deadline, trio.current_time() + max(grace, 0))
-        if self._draining:
-            await self._drained.wait()
-            return
-        self._draining = True
-        self._accepting.cancel()
-        for handshake in tuple(self._handshakes):
-            handshake.cancel()
+        if not self._draining:
+            self._draining = True
+            self._accepting.cancel()
+            for handshake in tuple(self._handshakes):
+                handshake.cancel()
+            assert self._nursery is not None
+            try:
+                self._nursery.start_soon(self._drain)
+            except RuntimeError:
+                # The nursery is closed already: nothing is left to drain.
+                pass
+        await self._drained.wait()
+
+    async def _drain(self) -> None:
         with self._grace_scope:
             async with trio.open_nursery() as nursery:
                 for connection in tuple(self._connections):
                     nursery.start_soon(connection.drain)
         for pool in tuple(self._connections.values()):
             pool.cancel()
-        await self._drained.wait()
 
 
 async def serve(
