@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import socket
 import ssl
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -72,7 +73,7 @@ class Server:
         ssl_context: ssl.SSLContext | None,
         limits: Limits,
         handshake_timeout: float,
-        unix_paths: Sequence[str],
+        socket_files: Sequence[_SocketFile],
     ) -> None:
         self.addresses: tuple[str, ...] = tuple(addresses)
         self._handlers = handlers
@@ -80,15 +81,15 @@ class Server:
         self._ssl_context = ssl_context
         self._limits = limits
         self._handshake_timeout = handshake_timeout
-        self._unix_paths = unix_paths
+        self._socket_files = socket_files
         self._connections: dict[Connection, HandlerPool] = {}
         self._accepting = trio.CancelScope()
         self._draining = False
         self._grace_scope = trio.CancelScope()
         self._drained = trio.Event()
         self._handshakes: set[trio.CancelScope] = set()
-
         self._nursery: trio.Nursery | None = None
+
     def statistics(self) -> ServerStatistics:
         """Return what the server holds right now."""
         connections = tuple(self._connections)
@@ -110,8 +111,8 @@ class Server:
         """Serve until cancelled or drained."""
         try:
             async with trio.open_nursery() as nursery:
-                with self._accepting:
                 self._nursery = nursery
+                with self._accepting:
                     async with trio.open_nursery() as accepting:
                         for listener in self._listeners:
                             accepting.start_soon(self._accept, listener, nursery)
@@ -130,11 +131,8 @@ class Server:
                 lone.__context__ = context
                 del lone, error
         finally:
+            await _close(self._listeners, self._socket_files)
             self._drained.set()
-            for listener in self._listeners:
-                await trio.aclose_forcefully(listener)
-            for path in self._unix_paths:
-                _unlink_socket(path)
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
         try:
@@ -316,7 +314,7 @@ async def serve(
         ssl_context.set_alpn_protocols(["h2"])
     listeners: list[Listener] = []
     addresses: list[str] = []
-    unix_paths: list[str] = []
+    socket_files: list[_SocketFile] = []
     wanted = [address] if isinstance(address, (str, trio.abc.Listener)) else list(address)
     try:
         for one in wanted:
@@ -327,15 +325,14 @@ async def serve(
             target = parse_target(one, default_port=None)
             if isinstance(target, UnixTarget):
                 listeners.append(await _listen_unix(target.path))
-                unix_paths.append(target.path)
+                socket_files.append(_SocketFile.of(target.path))
                 addresses.append(str(target))
             else:
                 opened = await trio.open_tcp_listeners(target.port, host=target.host)
                 listeners.extend(opened)
                 addresses.extend(_listener_name(listener) for listener in opened)
     except BaseException:
-        for listener in listeners:
-            await trio.aclose_forcefully(listener)
+        await _close(listeners, socket_files)
         raise
     server = Server(
         handlers,
@@ -344,15 +341,47 @@ async def serve(
         ssl_context=ssl_context,
         limits=limits,
         handshake_timeout=handshake_timeout,
-        unix_paths=unix_paths,
+        socket_files=socket_files,
     )
     task_status.started(server)
     await server.run()
 
 
+@attrs.frozen
+class _SocketFile:
+    """The file of a unix socket that we have bound, told from one that another server has put in its place."""
+
+    path: Path
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str) -> _SocketFile:
+        status = Path(path).stat()
+        return cls(Path(path), status.st_dev, status.st_ino)
+
+    def remove(self) -> None:
+        try:
+            status = self.path.stat()
+            if (status.st_dev, status.st_ino) == (self.device, self.inode):
+                self.path.unlink()
+        except FileNotFoundError:
+            # Somebody else has cleaned up.
+            return
+
+
+async def _close(listeners: Iterable[Listener], socket_files: Iterable[_SocketFile]) -> None:
+    """Close everything, whatever has been cancelled."""
+    with trio.CancelScope(shield=True):
+        for listener in listeners:
+            await trio.aclose_forcefully(listener)
+    for socket_file in socket_files:
+        socket_file.remove()
+
+
 async def _listen_unix(path: str) -> trio.SocketListener:
-    """Listen on a unix socket; a socket file that a dead server left is replaced."""
-    _unlink_socket(path)
+    """Listen on a unix socket; a socket file that a dead server left is replaced, one of a living server is not."""
+    _remove_stale(path)
     sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     try:
         await sock.bind(path)
@@ -363,13 +392,18 @@ async def _listen_unix(path: str) -> trio.SocketListener:
     return trio.SocketListener(sock)
 
 
-def _unlink_socket(path: str) -> None:
-    try:
-        if Path(path).is_socket():
-            Path(path).unlink()
-    except FileNotFoundError:
-        # Nothing to replace or to clean up.
-        return
+def _remove_stale(path: str) -> None:
+    """Remove a socket file on which nobody listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            if Path(path).is_socket():
+                Path(path).unlink()
+        except OSError:
+            # No such file, a full backlog, no permission: binding will tell.
+            return
 
 
 def _listener_name(listener: Listener) -> str:
