@@ -47,6 +47,7 @@ class Waiting(Echo):
     """Each handler waits at a gate before it echoes; streams send one reply before it.
 
     Attributes:
+        entered: handlers that came to the gate, ever.
         started: set when a handler waits.
         gate: opened by the test.
         ended: handlers whose ``finally`` has run to its end.
@@ -55,12 +56,14 @@ class Waiting(Echo):
 
     def __init__(self, farewell: float = 0) -> None:
         super().__init__()
+        self.entered = 0
         self.started = trio.Event()
         self.gate = trio.Event()
         self.ended = 0
         self.farewell = farewell
 
     async def _wait(self) -> None:
+        self.entered += 1
         try:
             self.started.set()
             await self.gate.wait()
