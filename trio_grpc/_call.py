@@ -48,17 +48,17 @@ class CallFactory(Generic[RequestT, ResponseT]):
     __slots__ = ("_encoding", "channel", "decode", "encode", "head", "method", "send_limit")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
-        self.channel = channel
-        self.method = method
+        self.channel: Channel = channel
+        self.method: Method[RequestT, ResponseT] = method
         self.encode: Callable[[RequestT], bytes] = channel.codec.encoder(method.request_type)
         self.decode: Callable[[Any], ResponseT] = bytes_decoder(channel.codec, method.response_type)
-        self.send_limit = channel.limits.send_limit
+        self.send_limit: int = channel.limits.send_limit
         self._encoding = channel.default_compression
-        self.head = self.head_for(self._encoding)
+        self.head: HeaderTemplate = self.head_for(self._encoding)
 
     def head_for(self, encoding: str) -> HeaderTemplate:
         """Return the request head for an encoding."""
-        return self.channel.request_head(self.method.path, encoding)
+        return self.channel._request_head(self.method.path, encoding)
 
     def choose_encoding(self, compression: Compression | str | None) -> str:
         """Return the wire name of the encoding for one call.
@@ -188,10 +188,10 @@ async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> C
         trio.ClosedResourceError: the channel is closed.
     """
     while True:
-        connection = channel.connection_nowait()
+        connection = channel._connection_nowait()
         if connection is None or connection.draining:
             try:
-                connection = await channel.wait_connection(bool(wait_for_ready))
+                connection = await channel._wait_connection(bool(wait_for_ready))
             except ConnectFailed as failed:
                 error = RpcError(StatusCode.UNAVAILABLE, str(failed))
                 error.received = True
@@ -240,14 +240,15 @@ class Call(Generic[RequestT, ResponseT]):
 
     def __init__(
         self,
-        factory: CallFactory[RequestT, ResponseT],
+        factory: Any,
         first: tuple[bytes, bool] | None,
         encoding: str,
         timeout: float | None,
         metadata: MetadataLike | None,
         wait_for_ready: bool | None,
     ) -> None:
-        self._factory = factory
+        # Calls are made by stubs only: the public signature does not drag in the rooms below.
+        self._factory: CallFactory[RequestT, ResponseT] = factory
         self._first = first
         self._encoding = encoding
         self._timeout = None if timeout is None else check_timeout(timeout)
@@ -275,7 +276,7 @@ class Call(Generic[RequestT, ResponseT]):
         if stream is None:
             raise _expired()
         self._deadline = min(deadline, expires)
-        self._timer = self._factory.channel.start_service(_expire, stream, expires)
+        self._timer = self._factory.channel._start_service(_expire, stream, expires)
         return self
 
     async def _open(self, deadline: float) -> Stream:

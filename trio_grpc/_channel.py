@@ -76,6 +76,7 @@ class Channel:
         codec: Codec,
     ) -> None:
         self._dial: Callable[[], Awaitable[trio.abc.Stream]]
+        self.target: str
         hostname = "localhost"
         default_authority = "localhost"
         if isinstance(target, str):
@@ -164,19 +165,19 @@ class Channel:
     def __repr__(self) -> str:
         return f"<Channel to {self.target}, {self._subchannel.state.value}>"
 
-    # -- for the rooms above (one RPC)
+    # -- for the rooms above (one RPC); private, so that what users see does not drag in the transport
 
-    def connection_nowait(self) -> Connection | None:
+    def _connection_nowait(self) -> Connection | None:
         """Return the connection for a new call if there is one right now."""
         return self._subchannel.connection
 
-    async def wait_connection(self, wait_for_ready: bool) -> Connection:
+    async def _wait_connection(self, wait_for_ready: bool) -> Connection:
         """Return a connection for a new call, see `Subchannel.wait_connection`."""
         if not self._entered and not self.closed:
             raise RuntimeError("the channel is not open: use 'async with trio_grpc.open_channel(...) as channel'")
         return await self._subchannel.wait_connection(wait_for_ready)
 
-    def request_head(self, path: str, encoding: str | None = None) -> HeaderTemplate:
+    def _request_head(self, path: str, encoding: str | None = None) -> HeaderTemplate:
         """Return the header fields that all requests of one method share.
 
         One object per method and encoding, however many stubs there are: encoders remember templates by identity.
@@ -208,7 +209,7 @@ class Channel:
         """The wire name of the channel's ``compression=``."""
         return self._compression
 
-    def start_service(self, async_fn: Callable[..., Awaitable[object]], *args: Any) -> trio.CancelScope:
+    def _start_service(self, async_fn: Callable[..., Awaitable[object]], *args: Any) -> trio.CancelScope:
         """Run a background task of one RPC for as long as the channel lives, at most."""
         return self._services.start_soon(async_fn, *args)
 

@@ -11,7 +11,7 @@ import binascii
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
 __all__ = ["Metadata", "MetadataError", "MetadataLike", "MetadataValue", "encode_metadata"]
 
@@ -212,7 +212,8 @@ class Metadata:
         return NotImplemented
 
     # Mutable and compared by value.
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None]  # type: ignore[assignment]
+    __hash__ = None  # noqa: PIE794 # declared above, because its base has it as a method
 
     def __repr__(self) -> str:
         return f"Metadata({self._pairs!r})"

@@ -6,7 +6,7 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -66,7 +66,7 @@ class Server:
 
     def __init__(
         self,
-        handlers: dict[str, MethodHandler],
+        handlers: Mapping[str, Any],
         listeners: Sequence[Listener],
         addresses: Sequence[str],
         *,
@@ -76,7 +76,7 @@ class Server:
         socket_files: Sequence[_SocketFile],
     ) -> None:
         self.addresses: tuple[str, ...] = tuple(addresses)
-        self._handlers = handlers
+        self._handlers: Mapping[str, MethodHandler] = handlers
         self._listeners = listeners
         self._ssl_context = ssl_context
         self._limits = limits

@@ -67,9 +67,10 @@ class RequestStream(Generic[RequestT_co]):
 
     __slots__ = ("_handler", "_stream")
 
-    def __init__(self, handler: MethodHandler, stream: Stream) -> None:
-        self._handler = handler
-        self._stream = stream
+    def __init__(self, handler: Any, stream: Any) -> None:
+        # Any: the server makes these, and the public signature does not drag in the rooms below.
+        self._handler: MethodHandler = handler
+        self._stream: Stream = stream
 
     async def receive(self) -> RequestT_co:
         """Wait for the next request.
@@ -118,17 +119,17 @@ class ServicerContext(Generic[ResponseT_contra]):
         "_handler",
         "_initial_metadata",
         "_metadata",
+        "_status",
         "_stream",
         "_trailing_metadata",
         "deadline",
-        "status",
     )
 
-    def __init__(self, handler: MethodHandler, stream: Stream, deadline: float) -> None:
-        self._handler = handler
-        self._stream = stream
-        self.deadline = deadline
-        self.status: RpcError | None = None
+    def __init__(self, handler: Any, stream: Any, deadline: float) -> None:
+        self._handler: MethodHandler = handler
+        self._stream: Stream = stream
+        self.deadline: float = deadline
+        self._status: RpcError | None = None
         self._encoding = "identity"
         self._metadata: Metadata | None = None
         self._initial_metadata: list[Field] = []
@@ -175,7 +176,7 @@ class ServicerContext(Generic[ResponseT_contra]):
         stream = self._stream
         data, compressed = self._handler.serialize(reply, self._encoding)
         if not stream.responded:
-            self.queue_head()
+            self._queue_head()
         if not await stream.send_message(data, compressed):
             raise trio.BrokenResourceError(stream.cancelled or "the RPC has ended")
 
@@ -189,7 +190,7 @@ class ServicerContext(Generic[ResponseT_contra]):
         if self._stream.responded:
             raise RuntimeError("initial metadata was sent already")
         self._initial_metadata = encode_metadata(metadata)
-        self.queue_head()
+        self._queue_head()
         self._stream.announce()
         await checkpoint()
 
@@ -238,25 +239,25 @@ class ServicerContext(Generic[ResponseT_contra]):
         error = _Aborted(code, message, details=details)
         if trailing_metadata is not None:
             self._trailing_metadata = encode_metadata(trailing_metadata)
-        if self.status is None:
-            self.status = error
+        if self._status is None:
+            self._status = error
         raise error
 
     # -- for `MethodHandler`
 
-    def queue_head(self) -> None:
+    def _queue_head(self) -> None:
         """Put the response headers in front of what is queued."""
         stream = self._stream
         stream.responded = True
         stream.head = _response_head(self._encoding)
         stream.head_literals = self._initial_metadata
 
-    def finish(self, error: RpcError | None) -> None:
+    def _finish(self, error: RpcError | None) -> None:
         """Queue the status."""
         stream = self._stream
         if error is None:
             if not stream.responded:
-                self.queue_head()
+                self._queue_head()
             stream.finish(_OK_TRAILERS, self._trailing_metadata)
             return
         details = encode_status_details(error.code, error.message, error.details) if error.details else b""
@@ -372,7 +373,7 @@ class MethodHandler:
             self._fail(stream, context, error)
             await self._wait_written(stream, deadline)
             return False
-        context.finish(context.status)
+        context._finish(context._status)
         await self._wait_written(stream, deadline)
         stream.on_ended = None
         return True
@@ -390,17 +391,17 @@ class MethodHandler:
         if stream.cancelled is not None:
             return
         stream.drop_chunks()
-        if context.status is not None:
-            context.finish(context.status)
+        if context._status is not None:
+            context._finish(context._status)
         elif trio.current_time() >= context.deadline:
             # The client has its own timer and will mostly not wait for this; a client whose clock is slower reads the
             # true reason in it, which RST_STREAM(CANCEL) could not tell.
-            context.finish(RpcError(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"))
+            context._finish(RpcError(StatusCode.DEADLINE_EXCEEDED, "deadline exceeded"))
         else:
-            context.finish(RpcError(StatusCode.UNAVAILABLE, "server is shutting down"))
+            context._finish(RpcError(StatusCode.UNAVAILABLE, "server is shutting down"))
 
     def _fail(self, stream: Stream, context: ServicerContext[Any], error: Exception) -> None:
-        status = context.status
+        status = context._status
         if status is None and isinstance(error, RpcError) and not error.received:
             status = error
         if status is None:
@@ -408,11 +409,11 @@ class MethodHandler:
                 _logger.error("exception in the handler of %s (%s)", self.method.path, stream.peer, exc_info=error)
             status = RpcError(StatusCode.UNKNOWN, _UNEXPECTED)
         try:
-            context.finish(status)
+            context._finish(status)
         except Exception:
             _logger.exception("status of %s cannot be encoded", self.method.path)
             context.set_trailing_metadata(())
-            context.finish(RpcError(StatusCode.UNKNOWN, _UNEXPECTED))
+            context._finish(RpcError(StatusCode.UNKNOWN, _UNEXPECTED))
 
     async def _receive_request(self, stream: Stream) -> Any:
         messages = stream.assembler.messages
@@ -427,9 +428,9 @@ class MethodHandler:
 
     def _reply(self, stream: Stream, context: ServicerContext[Any], reply: Any) -> None:
         data, compressed = self.serialize(reply, context._encoding)
-        if context.status is None and not stream.end_stream:
+        if context._status is None and not stream.end_stream:
             if not stream.responded:
-                context.queue_head()
+                context._queue_head()
             stream.queue_message(data, compressed)
 
     async def _unary_unary(self, stream: Stream, context: ServicerContext[Any]) -> None:

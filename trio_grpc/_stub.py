@@ -52,7 +52,7 @@ class _Method(Generic[RequestT, ResponseT]):
         """
         self._channel = channel
         self._factory: CallFactory[RequestT, ResponseT] = CallFactory(channel, method)
-        self.method = method
+        self.method: Method[RequestT, ResponseT] = method
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.method.path} on {self._channel!r}>"
@@ -122,7 +122,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         head = factory.head if encoding == channel.default_compression else factory.head_for(encoding)
         attempt = 0
         while True:
-            connection = channel.connection_nowait()
+            connection = channel._connection_nowait()
             if connection is None or not connection.table.acquire_nowait():
                 connection = await acquire_connection(channel, wait_for_ready)
             deadline = trio.current_effective_deadline()

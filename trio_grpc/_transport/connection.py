@@ -73,9 +73,9 @@ class Connection:
         self.side = side
         self.peer = peer
         self.limits = limits
-        self.ready = trio.Event()
-        self.closed = trio.Event()
-        self.draining = False
+        self.ready: trio.Event = trio.Event()
+        self.closed: trio.Event = trio.Event()
+        self.draining: bool = False
         self.reason: BaseException | None = None
         self._byte_stream = byte_stream
         self._handshake_timeout = handshake_timeout
@@ -87,15 +87,15 @@ class Connection:
         self._failed = False
         self._said_farewell = False
         server = side is Side.SERVER
-        self.control_buffer = ControlBuffer()
+        self.control_buffer: ControlBuffer = ControlBuffer()
         self.table: StreamTable[Stream] = StreamTable(
             limits.max_concurrent_streams if server else DEFAULT_STREAM_LIMIT, self._on_idle
         )
-        self.incoming = IncomingWindows(
+        self.incoming: IncomingWindows = IncomingWindows(
             limits.initial_window_size, limits.initial_connection_window_size, adaptive=limits.adaptive_window
         )
-        self.outgoing = OutgoingWindows()
-        self.writer = LoopyWriter(
+        self.outgoing: OutgoingWindows = OutgoingWindows()
+        self.writer: LoopyWriter = LoopyWriter(
             self.control_buffer,
             byte_stream,
             self.outgoing,
@@ -111,7 +111,7 @@ class Connection:
             settings[frames.SETTINGS_MAX_CONCURRENT_STREAMS] = limits.max_concurrent_streams
         else:
             settings[frames.SETTINGS_ENABLE_PUSH] = 0
-        self.reader = Reader(
+        self.reader: Reader = Reader(
             side,
             byte_stream,
             self.control_buffer,

@@ -133,23 +133,23 @@ class OutgoingStream(ControlFrame):
     )
 
     def __init__(self, control_buffer: ControlBuffer, stream_id: int, window: int) -> None:
-        self.control_buffer = control_buffer
-        self.stream_id = stream_id
-        self.window = window
+        self.control_buffer: ControlBuffer = control_buffer
+        self.stream_id: int = stream_id
+        self.window: int = window
         self.head: HeaderTemplate | None = None
         self.head_literals: Sequence[Field] = _NO_FIELDS
         self.chunks: deque[bytes | bytearray | memoryview] = deque()
-        self.pending_bytes = 0
+        self.pending_bytes: int = 0
         self.tail: HeaderTemplate | None = None
         self.tail_literals: Sequence[Field] = _NO_FIELDS
-        self.end_stream = False
+        self.end_stream: bool = False
         self.reset_code: int | None = None
-        self.reset_is_response = False
-        self.reset_written = False
-        self.remote_closed = False
-        self.queued = False
-        self.active = False
-        self.local_closed = False
+        self.reset_is_response: bool = False
+        self.reset_written: bool = False
+        self.remote_closed: bool = False
+        self.queued: bool = False
+        self.active: bool = False
+        self.local_closed: bool = False
         self._quota_task: Task | None = None
 
     # -- producer's side
@@ -218,7 +218,7 @@ class ControlBuffer:
         self._limit = throttle_limit
         self._responses = 0
         self._throttled: Task | None = None
-        self.closed = False
+        self.closed: bool = False
         #: Why the connection ended, for those who are orphaned.
         self.close_reason: BaseException | None = None
 

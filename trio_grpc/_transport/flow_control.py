@@ -31,10 +31,10 @@ class OutgoingWindows:
     __slots__ = ("connection", "initial", "max_frame_size", "starved")
 
     def __init__(self) -> None:
-        self.connection = DEFAULT_WINDOW
-        self.initial = DEFAULT_WINDOW
-        self.max_frame_size = DEFAULT_MAX_FRAME_SIZE
-        self.starved = False
+        self.connection: int = DEFAULT_WINDOW
+        self.initial: int = DEFAULT_WINDOW
+        self.max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
+        self.starved: bool = False
 
 
 class IncomingWindows:
@@ -59,11 +59,13 @@ class IncomingWindows:
     )
 
     def __init__(self, stream_window: int, connection_window: int, *, adaptive: bool) -> None:
-        self.stream_window = stream_window
-        self.stream_target = stream_window
-        self.tolerance = max(0, DEFAULT_WINDOW - stream_window)
-        self.estimator = BandwidthEstimator(max(stream_window, DEFAULT_WINDOW)) if adaptive else None
-        self.wakeups = 0
+        self.stream_window: int = stream_window
+        self.stream_target: int = stream_window
+        self.tolerance: int = max(0, DEFAULT_WINDOW - stream_window)
+        self.estimator: BandwidthEstimator | None = (
+            BandwidthEstimator(max(stream_window, DEFAULT_WINDOW)) if adaptive else None
+        )
+        self.wakeups: int = 0
         self._connection_target = connection_window
         self._remaining = DEFAULT_WINDOW
         self._owed = connection_window - DEFAULT_WINDOW
@@ -108,7 +110,7 @@ class BandwidthEstimator:
     __slots__ = ("_best_bandwidth", "_sample", "_sent_at", "window")
 
     def __init__(self, window: int) -> None:
-        self.window = window
+        self.window: int = window
         self._best_bandwidth = 0.0
         self._sample = 0
         self._sent_at: float | None = None

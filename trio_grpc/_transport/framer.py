@@ -117,7 +117,7 @@ class Framer(Generic[RecordT]):
         self._decoder = decoder
         self._client_side = client_side
         self._max_frame_size = max_frame_size
-        self.settings_received = False
+        self.settings_received: bool = False
         self._tail = b""
         self._preface_left = b"" if client_side else PREFACE
         # A DATA payload that is still arriving.

@@ -404,7 +404,7 @@ class HeaderDecoder(Generic[T]):
             extend: Makes the record of ``head + tail`` from the record of ``head`` and the fields of ``tail``, or
                 returns None if it cannot tell: then ``parse`` is asked.
         """
-        self.max_list_size = max_list_size
+        self.max_list_size: int = max_list_size
         self._parse = parse
         self._extend = extend
         self._size_limit = max_table_size

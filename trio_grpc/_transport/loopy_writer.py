@@ -72,7 +72,7 @@ class LoopyWriter:
         self._responses = 0
         self._next_stream_id = 1
         self._leaving = False
-        self.refusing = False
+        self.refusing: bool = False
 
     @property
     def last_stream_id(self) -> int:

@@ -79,7 +79,7 @@ class MessageAssembler:
 
     def __init__(self, limit: int) -> None:
         self.messages: deque[Message] = deque()
-        self.missing = 0
+        self.missing: int = 0
         self._limit = limit
         self._prefix = b""
         self._buffer: bytearray | None = None

@@ -130,8 +130,8 @@ class Reader:
         self._settings_seen = False
         self._batch_bytes = 0
         self._now = 0.0
-        self.last_read = 0.0
-        self.last_peer_stream_id = 0
+        self.last_read: float = 0.0
+        self.last_peer_stream_id: int = 0
         self.refuse_above = frames.MAX_STREAM_ID
         self.accepting = True
         client = side is Side.CLIENT

@@ -124,20 +124,20 @@ class Stream(OutgoingStream):
         super().__init__(control_buffer, stream_id, send_window)
         self._table = table
         self._windows = windows
-        self.peer = peer
-        self.assembler = MessageAssembler(message_limit)
-        self.receive_window = windows.stream_window
-        self.unconsumed = 0
+        self.peer: str = peer
+        self.assembler: MessageAssembler = MessageAssembler(message_limit)
+        self.receive_window: int = windows.stream_window
+        self.unconsumed: int = 0
         self.request: RequestHeaders | None = None
-        self.request_time = 0.0
+        self.request_time: float = 0.0
         self.head_record: ResponseHeaders | None = None
         self.trailers_record: ResponseHeaders | None = None
-        self.responded = False
-        self.single_reply = False
+        self.responded: bool = False
+        self.single_reply: bool = False
         self.outcome: Outcome | None = None
         self.cancelled: str | None = None
         self.on_ended: Callable[[], None] | None = None
-        self.left_table = False
+        self.left_table: bool = False
         self._receiver: Task | None = None
         self._receiver_cancels = False
         self._head_event: trio.Event | None = None
@@ -167,7 +167,7 @@ class Stream(OutgoingStream):
 
     def close_remote(self) -> None:
         """The peer has sent its last frame on this stream."""
-        self.remote_closed = True
+        self.remote_closed: bool = True
         if self.local_closed:
             self._leave()
 

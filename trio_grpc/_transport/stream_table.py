@@ -35,9 +35,9 @@ class StreamTable(Generic[StreamT]):
 
     def __init__(self, limit: int, on_idle: Callable[[], None]) -> None:
         self.streams: dict[int, StreamT] = {}
-        self.slots_used = 0
-        self.opened = 0
-        self.limit = limit
+        self.slots_used: int = 0
+        self.opened: int = 0
+        self.limit: int = limit
         self.refusal: BaseException | None = None
         self._waiters: OrderedDict[Task, None] = OrderedDict()
         self._on_idle = on_idle
