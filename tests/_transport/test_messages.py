@@ -1,0 +1,162 @@
+"""Messages out of DATA payloads."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from trio_grpc._transport.messages import (
+    PREFIX_LENGTH,
+    BadPrefix,
+    CompressedBytes,
+    MessageAssembler,
+    MessageError,
+    MessageTooLarge,
+    TooManyMessages,
+    frame_message,
+    prefix,
+)
+
+
+def feed(assembler: MessageAssembler, *payloads: bytes) -> list[bool]:
+    return [assembler.feed(payload, 0, len(payload)) for payload in payloads]
+
+
+def test_the_prefix_is_a_flag_and_a_length() -> None:
+    assert prefix(0) == b"\0\0\0\0\0"
+    assert prefix(258) == b"\0\0\0\x01\x02"
+    assert prefix(2**32 - 1, True) == b"\x01\xff\xff\xff\xff"
+    assert frame_message(b"abc") == prefix(3) + b"abc"
+    assert frame_message(b"abc", True) == prefix(3, True) + b"abc"
+
+
+def test_a_message_in_one_payload() -> None:
+    assembler = MessageAssembler(100)
+    assert feed(assembler, frame_message(b"hello")) == [True]
+    assert list(assembler.messages) == [b"hello"]
+    assert not assembler.mid_message
+
+
+def test_only_the_bytes_between_start_and_end_count() -> None:
+    assembler = MessageAssembler(100)
+    data = b"frame header" + frame_message(b"hello") + b"next frame"
+    assert assembler.feed(data, 12, 12 + 5 + 5)
+    assert list(assembler.messages) == [b"hello"]
+    assert not assembler.feed(data, 12, 12)
+
+
+def test_several_messages_and_a_beginning_in_one_payload() -> None:
+    assembler = MessageAssembler(100)
+    assert feed(assembler, frame_message(b"a") + frame_message(b"") + frame_message(b"bcd")[:7]) == [True]
+    assert list(assembler.messages) == [b"a", b""]
+    assert (assembler.missing, assembler.mid_message) == (1, True)
+    assert feed(assembler, b"d" + frame_message(b"e")) == [True]
+    assert list(assembler.messages) == [b"a", b"", b"bcd", b"e"]
+
+
+def test_byte_by_byte() -> None:
+    assembler = MessageAssembler(100)
+    data = frame_message(b"ab") + frame_message(b"") + frame_message(b"c")
+    complete = feed(assembler, *(data[at : at + 1] for at in range(len(data))))
+    assert complete == [False] * 6 + [True] + [False] * 4 + [True] + [False] * 5 + [True]
+    assert list(assembler.messages) == [b"ab", b"", b"c"]
+
+
+def test_a_cut_prefix_is_in_the_middle_of_a_message() -> None:
+    assembler = MessageAssembler(100)
+    feed(assembler, b"\0\0")
+    assert (assembler.missing, assembler.mid_message) == (0, True)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 5, 7])
+def test_the_compressed_flag_stays_with_its_message(cut: int) -> None:
+    assembler = MessageAssembler(100)
+    data = frame_message(b"zip", True)
+    feed(assembler, data[:cut], data[cut:] + frame_message(b"plain"))
+    zipped, plain = assembler.messages
+    assert isinstance(zipped, CompressedBytes)
+    assert zipped == b"zip"
+    assert not isinstance(plain, CompressedBytes)
+    assert plain == b"plain"
+
+
+@pytest.mark.parametrize("flag", [2, 60, 255])
+def test_any_other_flag_is_not_grpc(flag: int) -> None:
+    assembler = MessageAssembler(100)
+    with pytest.raises(BadPrefix, match=f"flag {flag},"):
+        feed(assembler, bytes([flag]) + b"html>")
+
+
+def test_a_bad_flag_is_found_also_in_a_cut_prefix() -> None:
+    assembler = MessageAssembler(100)
+    with pytest.raises(BadPrefix):
+        feed(assembler, b"\x02", b"\0\0\0\0")
+
+
+def test_the_limit_is_judged_at_the_prefix() -> None:
+    assembler = MessageAssembler(100)
+    assert feed(assembler, frame_message(b"x" * 100)) == [True]
+    with pytest.raises(
+        MessageTooLarge, match=r"101 bytes is over the limit of 100 bytes .*max_receive_message_length"
+    ) as e:
+        feed(assembler, prefix(101))
+    assert (e.value.length, e.value.limit) == (101, 100)
+    assert issubclass(MessageTooLarge, MessageError)
+    assert issubclass(BadPrefix, MessageError)
+    assert issubclass(TooManyMessages, MessageError)
+
+
+def test_messages_before_a_bad_prefix_are_kept() -> None:
+    assembler = MessageAssembler(100)
+    with pytest.raises(MessageError):
+        feed(assembler, frame_message(b"good") + b"\x07\0\0\0\0")
+    assert list(assembler.messages) == [b"good"]
+
+
+def test_a_prefix_alone_allocates_nothing() -> None:
+    assembler = MessageAssembler(2**32 - 1)
+    feed(assembler, prefix(2**32 - 1))
+    assert assembler.missing == 2**32 - 1
+    buffer = assembler._buffer
+    assert buffer is not None
+    assert buffer.__alloc__() < 100
+
+
+def test_memory_is_bounded_by_what_arrived() -> None:
+    assembler = MessageAssembler(2**32 - 1)
+    feed(assembler, prefix(2**32 - 1))
+    received = 0
+    for size in (1, 1000, 16_384, 65_536, 1, 262_144):
+        for _ in range(10):
+            feed(assembler, bytes(size))
+            received += size
+            buffer = assembler._buffer
+            assert buffer is not None
+            assert buffer.__alloc__() <= max(65_536, 2 * received)
+
+
+def test_a_message_owns_its_bytes() -> None:
+    """A payload is a position in what was read: a small message must not keep 256 KiB alive."""
+    assembler = MessageAssembler(100)
+    read = bytearray(frame_message(b"small") + bytes(1000))
+    assembler.feed(bytes(read), 0, 10)
+    message = assembler.messages.popleft()
+    assert isinstance(message, (bytes, bytearray))
+    assert len(message) == 5
+
+
+def test_discarding_forgets_everything_and_counts_it() -> None:
+    assembler = MessageAssembler(100)
+    feed(assembler, frame_message(b"abc") + frame_message(b"defghi")[:8])
+    assert assembler.discard() == 5 + 3 + 5 + 3
+    assert not assembler.messages
+    assert not assembler.mid_message
+    feed(assembler, b"\0\0")
+    assert assembler.discard() == 2
+    assert feed(assembler, frame_message(b"new")) == [True]
+    assert list(assembler.messages) == [b"new"]
+
+
+def test_the_prefix_length_is_what_struct_says() -> None:
+    assert struct.calcsize(">BL") == PREFIX_LENGTH == 5
