@@ -200,6 +200,9 @@ class Framer(Generic[RecordT]):
             position = stop
         if position < end:
             self._tail = data[position:]
+            # A TLS alert is shorter than a frame header; the fourth octet is enough to know that this is not SETTINGS.
+            if not self.settings_received and end - position > 3 and data[position + 3] != SETTINGS:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, _describe_stranger(self._tail, "SETTINGS"))
 
     # -- beginnings
 
@@ -302,8 +305,6 @@ class Framer(Generic[RecordT]):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
             if len(payload) != 5:
                 self._handler.on_stream_fault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes long")
-            elif frames.read_uint32(payload, 0) & 0x7FFFFFFF == stream_id:
-                self._handler.on_stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
         elif frame_type == PUSH_PROMISE:
             # RFC 9113, 8.4: a client that sent ENABLE_PUSH=0 and every server must treat it as a connection error.
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is not allowed here")
@@ -318,17 +319,14 @@ class Framer(Generic[RecordT]):
                 if not payload:
                     raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "padded HEADERS frame without a pad length")
                 start, stop = 1, stop - payload[0]
-            depends_on_itself = False
             if flags & PRIORITY_FLAG:
                 if stop - start < 5:
                     raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
-                depends_on_itself = frames.read_uint32(payload, start) & 0x7FFFFFFF == stream_id
+                # RFC 9113, 5.3.2: priorities are deprecated, and ignored whatever they say.
                 start += 5
             if start > stop:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS padding is longer than the frame")
             payload = payload[start:stop]
-            if depends_on_itself:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
         end_stream = flags & END_STREAM == END_STREAM
         if flags & END_HEADERS:
             self._decode_block(stream_id, payload, end_stream)
