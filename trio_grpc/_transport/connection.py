@@ -86,6 +86,7 @@ class Connection:
         self._close_when_idle = False
         self._failed = False
         self._said_farewell = False
+        self._scope = trio.CancelScope()
         server = side is Side.SERVER
         self.control_buffer: ControlBuffer = ControlBuffer()
         self.table: StreamTable[Stream] = StreamTable(
@@ -139,11 +140,12 @@ class Connection:
         preface = self.reader.framer.preface + (frames.window_update(0, credit) if credit else b"")
         self.control_buffer.put(RawFrame(preface))
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, nursery.cancel_scope)
-                nursery.start_soon(self._await_handshake)
-                await self._read()
-                self._reader_done.set()
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, nursery.cancel_scope)
+                    nursery.start_soon(self._await_handshake)
+                    await self._read()
+                    self._reader_done.set()
         finally:
             self._fail(ConnectionLost(f"connection to {self.peer} was closed"))
             await self._byte_stream.aclose()
@@ -249,6 +251,8 @@ class Connection:
     def _put_farewell(self, error_code: int, debug_data: bytes) -> None:
         if not self._said_farewell:
             self._said_farewell = True
+            # A peer that no longer reads must not keep the connection: time to write it, and for the peer to hang up.
+            self._scope.deadline = trio.current_time() + 2 * FAREWELL_TIME
             last = min(self.reader.last_peer_stream_id, self.reader.refuse_above)
             self.control_buffer.put(Farewell(frames.goaway(last, error_code, debug_data)))
 
