@@ -250,6 +250,9 @@ class ControlBuffer:
 
         Acts on the count as it is now, not on the crossing of the limit, so the reader cannot be left parked.
         """
+        if self.closed:
+            # Nothing is counted any more: `close` may have come while the writer wrote.
+            return
         self._responses -= count
         if self._responses < self._limit:
             self._wake_reader()

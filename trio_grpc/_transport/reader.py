@@ -407,6 +407,8 @@ class Reader:
             self._check_not_idle(stream_id, "RST_STREAM")
             return
         # The peer has forgotten the stream: a reset of ours that is still queued has no reader.
+        if stream.reset_is_response and not stream.reset_written:
+            self._control_buffer.responses_written(1)
         stream.reset_written = True
         if self._side is Side.SERVER:
             stream.abandon(f"reset by peer with {error_name(error_code)}")
