@@ -225,6 +225,8 @@ class Stream(OutgoingStream):
         else:
             await self.take_turn()
         if self.local_closed or self.end_stream or self.reset_code is not None:
+            # What ended the stream may have cancelled the sender too, and then that is what it is told.
+            await checkpoint_if_cancelled()
             return False
         self.queue_message(data, compressed)
         if not self.queued:
@@ -251,7 +253,6 @@ class Stream(OutgoingStream):
         if self.left_table or self.reset_code is not None:
             return
         self.reset_code = error_code
-        self.discard_incoming()
         if is_response and not self.control_buffer.closed:
             self.reset_is_response = True
             self.control_buffer.count_response()
