@@ -474,6 +474,11 @@ class Reader:
         self._on_goaway(last_stream_id, error_code, debug_data)
 
     def on_settings(self, settings: ApplySettings, max_concurrent_streams: int | None) -> None:
+        if settings.initial_window_size is not None:
+            # RFC 9113, 6.9.2. The writer, which will apply the change, cannot end the connection.
+            room = MAX_WINDOW - (settings.initial_window_size - self._outgoing.initial)
+            if room < MAX_WINDOW and any(stream.window > room for stream in self._streams.values()):
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS raise a stream window over 2**31-1")
         self._control_buffer.put(settings)
         if self._side is Side.CLIENT:
             if max_concurrent_streams is not None:
