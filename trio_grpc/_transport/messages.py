@@ -17,6 +17,8 @@ from trio_grpc._transport.allocator import LARGE_MESSAGE, settle_allocator
 PREFIX_LENGTH = 5
 _PREFIX = struct.Struct(">BL")
 _UNPACK = _PREFIX.unpack_from
+#: Bytes of a body that is not gRPC that go into the status message.
+_SNIPPET = 200
 
 
 class MessageError(Exception):
@@ -46,6 +48,17 @@ class TooManyMessages(MessageError):
 
     def __init__(self) -> None:
         super().__init__("more than one message came for a method that has one")
+
+
+class WrongLength(MessageError):
+    """More bytes than the content-length announced (RFC 9113, 8.1.1)."""
+
+    def __init__(self) -> None:
+        super().__init__("more bytes came than the content-length announced")
+
+
+class NotMessages(MessageError):
+    """The body is not gRPC; its text is how it begins."""
 
 
 class CompressedBytes(bytes):
@@ -89,6 +102,11 @@ class MessageAssembler:
     def mid_message(self) -> bool:
         """Whether the payloads so far end inside a message or its prefix."""
         return self.missing > 0 or bool(self._prefix)
+
+    @property
+    def place(self) -> str:
+        """Where the payloads end while `mid_message` is true, for messages."""
+        return "in the middle of a message"
 
     def feed(self, data: bytes, start: int, end: int) -> bool:
         """Take the payload bytes ``data[start:end]``; say whether at least one message became whole.
@@ -156,3 +174,41 @@ class MessageAssembler:
         self._prefix = b""
         self._buffer = None
         return held
+
+
+class MeasuredAssembler(MessageAssembler):
+    """An assembler for a body whose content-length was announced, which hardly any gRPC peer does (RFC 9113, 8.1.1)."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, plain: MessageAssembler, content_length: int) -> None:
+        super().__init__(plain._limit)
+        self._left = content_length
+
+    @property
+    def mid_message(self) -> bool:
+        return self._left > 0 or super().mid_message
+
+    @property
+    def place(self) -> str:
+        return f"{self._left} bytes short of its content-length" if self._left else super().place
+
+    def feed(self, data: bytes, start: int, end: int) -> bool:
+        self._left -= end - start
+        if self._left < 0:
+            raise WrongLength
+        return super().feed(data, start, end)
+
+
+class ForeignBody(MessageAssembler):
+    """Takes the place of an assembler where the headers say that the body is not gRPC: its beginning tells why."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def feed(self, data: bytes, start: int, end: int) -> bool:
+        if start < end:
+            raise NotMessages(repr(data[start : min(end, start + _SNIPPET)].decode("utf-8", "replace")))
+        return False

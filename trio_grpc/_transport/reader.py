@@ -40,7 +40,7 @@ from trio_grpc._transport.headers import (
     rst_to_status,
     trailers_only_fields,
 )
-from trio_grpc._transport.messages import MessageError, MessageTooLarge
+from trio_grpc._transport.messages import ForeignBody, MeasuredAssembler, MessageError, MessageTooLarge, NotMessages
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.stream_table import UNLIMITED_STREAMS, StreamTable
@@ -215,6 +215,8 @@ class Reader:
         if stream_id > self.refuse_above:
             return
         self.last_peer_stream_id = stream_id
+        if end_stream and isinstance(record, RequestHeaders) and record.content_length:
+            record = Malformed(f"content-length is {record.content_length}, but no DATA follows")
         if isinstance(record, RequestHeaders):
             refusal = record.refusal
             if refusal is None:
@@ -234,6 +236,8 @@ class Reader:
                 stream.request = record
                 stream.request_time = self._now
                 stream.remote_closed = end_stream
+                if record.content_length is not None:
+                    stream.assembler = MeasuredAssembler(stream.assembler, record.content_length)
                 self._streams[stream_id] = stream
                 self._new_streams.append(stream)
                 return
@@ -285,11 +289,11 @@ class Reader:
             )
             return
         if record.http_status is None:
-            if stream.head_record is None:
+            if stream.head_record is None or stream.trailers_record is not None:
                 self._fail(
                     stream,
                     StatusCode.INTERNAL,
-                    "trailers before response headers",
+                    "trailers out of place",
                     ErrorCode.PROTOCOL_ERROR,
                     end_stream,
                 )
@@ -314,10 +318,12 @@ class Reader:
             self._fail(stream, StatusCode.INTERNAL, "second response headers", ErrorCode.PROTOCOL_ERROR, end_stream)
             return
         stream.peer_head(record)
+        if not _is_grpc(record):
+            stream.assembler = ForeignBody()
+        elif record.content_length is not None:
+            stream.assembler = MeasuredAssembler(stream.assembler, record.content_length)
         if end_stream:
             self._end_response(stream)
-        elif record.grpc_status is None and not _is_grpc(record):
-            self._fail(stream, *_not_grpc(record), ErrorCode.CANCEL, False)
 
     # -- DATA
 
@@ -356,20 +362,29 @@ class Reader:
                 self._end_response(stream)
 
     def _message_fault(self, stream: Stream, error: MessageError, end_stream: bool) -> None:
-        code = StatusCode.RESOURCE_EXHAUSTED if isinstance(error, MessageTooLarge) else StatusCode.INTERNAL
+        code, message = StatusCode.INTERNAL, str(error)
+        if isinstance(error, MessageTooLarge):
+            code = StatusCode.RESOURCE_EXHAUSTED
+        elif isinstance(error, NotMessages):
+            head = stream.head_record
+            assert head is not None
+            if head.grpc_status is None:
+                code, message = _not_grpc(head, message)
+            else:
+                code, message = _STATUS_CODES[head.grpc_status], head.message
         if self._side is Side.SERVER:
             if end_stream:
                 stream.close_remote()
-            stream.refuse(code, str(error))
+            stream.refuse(code, message)
         else:
-            self._fail(stream, code, str(error), ErrorCode.CANCEL, end_stream)
+            self._fail(stream, code, message, ErrorCode.CANCEL, end_stream)
 
     # -- ends
 
     def _end_request(self, stream: Stream) -> None:
         if stream.assembler.mid_message:
             stream.close_remote()
-            stream.refuse(StatusCode.INTERNAL, "request ended in the middle of a message")
+            stream.refuse(StatusCode.INTERNAL, f"request ended {stream.assembler.place}")
             return
         stream.peer_end()
 
@@ -381,7 +396,7 @@ class Reader:
         if record.grpc_status is not None:
             outcome = Outcome(_STATUS_CODES[record.grpc_status], record.message, record.status_details, record.fields)
             if record.grpc_status == 0 and stream.assembler.mid_message:
-                outcome = Outcome(StatusCode.INTERNAL, "response ended in the middle of a message")
+                outcome = Outcome(StatusCode.INTERNAL, f"response ended {stream.assembler.place}")
         elif not _is_grpc(head):
             code, message = _not_grpc(head)
             outcome = Outcome(code, message, fields=record.fields)
@@ -515,10 +530,11 @@ def _is_grpc(head: ResponseHeaders) -> bool:
     return head.content_type == "application/grpc" or is_grpc_content_type(head.content_type)
 
 
-def _not_grpc(head: ResponseHeaders) -> tuple[StatusCode, str]:
+def _not_grpc(head: ResponseHeaders, body: str = "") -> tuple[StatusCode, str]:
     """Status and text for an answer that is not gRPC (gRPC: http-grpc-status-mapping)."""
     assert head.http_status is not None
     return (
         http_to_status(head.http_status),
-        f"peer answered with HTTP status {head.http_status} and content-type {head.content_type!r}",
+        f"peer answered with HTTP status {head.http_status} and content-type {head.content_type!r}"
+        + (f": {body}" if body else ""),
     )
