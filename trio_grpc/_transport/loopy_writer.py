@@ -35,6 +35,9 @@ from trio_grpc._transport.header_codec import HeaderEncoder, HeaderTemplate
 _TURN = 16_384
 #: Bytes put together before they go to the byte stream (design: writes of at most 256 KiB).
 _WRITE_SIZE = 262_144
+#: Bytes of one write that may be first turns. The rest belongs to the streams in the round; and as all of a batch fits
+#: into one write, a PING's ACK at its end never waits for a second one.
+_FIRST_TURNS = _WRITE_SIZE // 2
 #: Buffers put together before they go to the byte stream (IOV_MAX).
 _MAX_PIECES = 1024
 
@@ -107,7 +110,7 @@ class LoopyWriter:
         receive_nowait = self._control_buffer.receive_nowait
         take = self._take
         try:
-            while not self._leaving and self._size < _WRITE_SIZE:
+            while not self._leaving:
                 take(receive_nowait())
         except trio.WouldBlock:
             return
@@ -150,15 +153,16 @@ class LoopyWriter:
                 stream.close_local()
                 return
             self._write_block(block, 0, stream.stream_id)
-        if not stream.active:
-            # A first turn at once: most calls end here, without ever entering the round.
-            if stream.pending_bytes and not self._write_data(stream, _TURN):
-                return
-            if stream.chunks:
-                stream.active = True
-                self._active.append(stream)
-            else:
-                self._finish(stream)
+        # A first turn at once: most calls end here, without ever entering the round.
+        first_turn = stream.pending_bytes and not stream.active and self._size < _FIRST_TURNS
+        if first_turn and not self._write_data(stream, _TURN):
+            return
+        if not stream.chunks:
+            # Also of a stream in the round, whose data was dropped: what ends it needs no credit.
+            self._finish(stream)
+        elif not stream.active:
+            stream.active = True
+            self._active.append(stream)
 
     def _assign_stream_id(self, stream: OutgoingStream) -> bool:
         """Take the next id, in one step with encoding (RFC 9113, 5.1.1: ids must appear in increasing order)."""
@@ -224,7 +228,7 @@ class LoopyWriter:
         active = self._active
         while active and self._size < _WRITE_SIZE and len(self._pieces) < _MAX_PIECES and self._has_credit():
             stream = active.popleft()
-            if stream.local_closed or stream.reset_code is not None:
+            if stream.local_closed or stream.reset_code is not None or not stream.chunks:
                 stream.active = False
                 continue
             # Alone, a stream may use the peer's whole frame size; in company one turn is 16 KiB.
