@@ -164,7 +164,7 @@ def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> Ba
         code,
         message,
         details=decode_status_details(outcome.details) if outcome.details else (),
-        initial_metadata=_metadata(head.fields) if head is not None and stream.trailers_record is not head else None,
+        initial_metadata=_metadata(head.fields) if head is not None and head.grpc_status is None else None,
         trailing_metadata=_metadata(outcome.fields),
     )
     error.__cause__ = outcome.cause
