@@ -14,6 +14,9 @@ from trio_grpc._transport.service_nursery import ServiceNursery
 
 #: Seconds that one attempt may take, TCP, TLS and the peer's SETTINGS together (gRPC's minimum connect timeout).
 CONNECT_TIMEOUT = 20.0
+#: Connections in a row that may live shorter than the first backoff before the next one has to wait. A rolling restart
+#: may well end a connection that has just been made; more than a few are no restart.
+_SHORT_LIVES = 3
 
 
 class State(enum.Enum):
@@ -60,6 +63,8 @@ class Subchannel:
         self._services = services
         self._backoff = backoff
         self._failures = 0
+        self._short_lives = 0
+        self._ready_at = 0.0
         self._retry_at = 0.0
         self._last_error: ConnectFailed | None = None
         self._attempt_ended: trio.Event | None = None
@@ -134,7 +139,7 @@ class Subchannel:
         finally:
             self.connections.discard(connection)
             if self.connection is connection:
-                self._go_idle()
+                self._go_idle(connection.reason or connection.table.refusal)
 
     def _stop(self, connection: Connection) -> None:
         """Give up a connection that never became ready."""
@@ -151,11 +156,11 @@ class Subchannel:
             return
         self._failures = 0
         self._last_error = None
+        self._ready_at = trio.current_time()
+        self.connection = connection
+        self.state = State.READY
         if connection.draining:
-            self.state = State.IDLE
-        else:
-            self.connection = connection
-            self.state = State.READY
+            self._on_draining()
 
     def _fail(self, cause: BaseException | None) -> None:
         self._failures += 1
@@ -169,12 +174,20 @@ class Subchannel:
         """The connection takes no more calls: the next one makes a new connection at once, without backoff."""
         connection = self.connection
         if connection is not None and connection.draining:
-            self._go_idle()
+            self._go_idle(connection.reason or connection.table.refusal)
 
-    def _go_idle(self) -> None:
+    def _go_idle(self, reason: BaseException | None) -> None:
         self.connection = None
-        if self.state is State.READY:
-            self.state = State.IDLE
+        if self.state is not State.READY:
+            return
+        self.state = State.IDLE
+        # A peer that accepts and says goodbye at once must not be dialled in a tight loop.
+        if trio.current_time() - self._ready_at < self._backoff.base:
+            self._short_lives += 1
+            if self._short_lives > _SHORT_LIVES:
+                self._fail(reason)
+        else:
+            self._short_lives = 0
 
     def shut_down(self) -> None:
         """No more connections, ever. Who waits for one is woken."""

@@ -1,0 +1,49 @@
+"""How often a channel dials a peer that does not keep its connections."""
+
+from __future__ import annotations
+
+import echo_pb2
+import pytest
+import trio
+import trio.testing
+from echo_trio_grpc import EchoStub
+
+import trio_grpc
+from trio_grpc._transport import frames
+
+
+class Farewells:
+    """Accepts connections, says SETTINGS and GOAWAY in one breath, and counts them."""
+
+    def __init__(self) -> None:
+        self.dials = 0
+
+    async def connect(self) -> trio.abc.Stream:
+        self.dials += 1
+        near, far = trio.testing.memory_stream_pair()
+        await far.send_all(frames.frame(frames.SETTINGS, 0, 0) + frames.goaway(0, frames.ErrorCode.NO_ERROR, b"busy"))
+        return near
+
+
+async def test_peer_that_says_goodbye_at_once_is_not_dialled_in_a_tight_loop(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    peer = Farewells()
+    async with trio_grpc.open_channel(peer.connect) as channel:
+        echo = EchoStub(channel)
+
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await echo.Unary(echo_pb2.EchoRequest())
+
+        assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+        assert "busy" in caught.value.message
+        assert peer.dials < 6
+
+
+async def test_waiting_call_is_paced_by_the_backoff(autojump_clock: trio.testing.MockClock) -> None:
+    peer = Farewells()
+    async with trio_grpc.open_channel(peer.connect) as channel:
+        with trio.move_on_after(60):
+            await EchoStub(channel).Unary(echo_pb2.EchoRequest(), wait_for_ready=True)
+
+        assert 30 < peer.dials < 90
