@@ -51,10 +51,10 @@ def parse_target(text: str, *, default_port: int | None = DEFAULT_PORT) -> TcpTa
     if colon and scheme == "dns":
         if rest.startswith("//"):
             authority, slash, rest = rest[2:].partition("/")
-            if authority:
-                raise ValueError(f"target {text!r}: a DNS server of its own ({authority}) is not supported")
             if not slash:
                 raise ValueError(f"target {text!r}: write dns:///host:port")
+            if authority:
+                raise ValueError(f"target {text!r}: a DNS server of its own ({authority}) is not supported")
         return _parse_host_port(rest, text, default_port)
     if colon and scheme in ("ipv4", "ipv6"):
         return _parse_host_port(rest, text, default_port)
