@@ -148,8 +148,11 @@ class Connection:
                     self._reader_done.set()
         finally:
             self._fail(ConnectionLost(f"connection to {self.peer} was closed"))
-            await self._byte_stream.aclose()
-            self.closed.set()
+            try:
+                await self._byte_stream.aclose()
+            finally:
+                # Closing is a checkpoint, and this task may have been cancelled.
+                self.closed.set()
 
     async def _read(self) -> None:
         try:
