@@ -86,6 +86,7 @@ class Connection:
         self._close_when_idle = False
         self._failed = False
         self._said_farewell = False
+        self._goaway = ""
         self._scope = trio.CancelScope()
         server = side is Side.SERVER
         self.control_buffer: ControlBuffer = ControlBuffer()
@@ -210,10 +211,14 @@ class Connection:
     def _lose(self, error: BaseException | None) -> None:
         """The byte stream ended or failed: nothing more can be said."""
         if error is None:
-            lost = ConnectionLost(f"connection closed by {self.peer}")
+            text = f"connection closed by {self.peer}"
         else:
-            lost = ConnectionLost(f"connection to {self.peer} lost: {str(error) or type(error).__name__}")
-            lost.__cause__ = error
+            text = f"connection to {self.peer} lost: {str(error) or type(error).__name__}"
+        if self._goaway:
+            # Often it says why.
+            text += f"; before that, {self._goaway}"
+        lost = ConnectionLost(text)
+        lost.__cause__ = error
         self._fail(lost)
 
     def _fail(self, reason: BaseException) -> None:
@@ -321,7 +326,8 @@ class Connection:
             # A client that says goodbye opens nothing more; its open calls go on.
             return
         text = debug_data[:256].decode("utf-8", "replace")
-        reason = ConnectionLost(f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else ""))
+        self._goaway = f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else "")
+        reason = ConnectionLost(self._goaway)
         if error_code != ErrorCode.NO_ERROR:
             _logger.warning("%s", reason)
         self._stop_opening(reason)
