@@ -88,7 +88,7 @@ class Echo(EchoServicer):
 class Endpoint:
     """A server that runs in a test's nursery, for scripted clients."""
 
-    def __init__(self, server: trio_grpc.Server, listener: MemoryListener, servicer: Echo) -> None:
+    def __init__(self, server: trio_grpc.Server, listener: MemoryListener | NarrowListener, servicer: Echo) -> None:
         self.server = server
         self.listener = listener
         self.servicer = servicer
@@ -123,10 +123,17 @@ class Endpoint:
 
 
 async def start_server(
-    nursery: trio.Nursery, *, limits: trio_grpc.Limits = QUIET, sockets: bool = False, **options: Any
+    nursery: trio.Nursery,
+    *,
+    limits: trio_grpc.Limits = QUIET,
+    sockets: bool = False,
+    capacity: int | None = None,
+    servicer: Echo | None = None,
+    **options: Any,
 ) -> Endpoint:
-    listener = MemoryListener(sockets=sockets)
-    servicer = Echo()
+    """Start a server; with a capacity its connections hold only so many bytes."""
+    listener = MemoryListener(sockets=sockets) if capacity is None else NarrowListener(capacity)
+    servicer = Echo() if servicer is None else servicer
 
     async def serve(*, task_status: trio.TaskStatus[trio_grpc.Server]) -> None:
         await trio_grpc.serve([servicer], listener, limits=limits, task_status=task_status, **options)
@@ -176,8 +183,15 @@ async def expect_call(peer: ScriptedPeer, stream_id: int, path: str = UNARY) -> 
 class ScriptedServer:
     """A channel under test, and the listener at which the scripted server takes its connections."""
 
-    def __init__(self, *, sockets: bool = False, limits: trio_grpc.Limits = QUIET, **options: Any) -> None:
-        self.listener = MemoryListener(sockets=sockets)
+    def __init__(
+        self,
+        *,
+        sockets: bool = False,
+        capacity: int | None = None,
+        limits: trio_grpc.Limits = QUIET,
+        **options: Any,
+    ) -> None:
+        self.listener = MemoryListener(sockets=sockets) if capacity is None else NarrowListener(capacity)
         self.channel = trio_grpc.open_channel(self.listener.connect, limits=limits, **options)
         self.stub = EchoStub(self.channel)
 
@@ -242,3 +256,95 @@ class Background(Generic[T]):
         except trio_grpc.RpcError as error:
             return error
         raise AssertionError(f"the call returned {result!r}")
+
+
+class NarrowStream(trio.abc.HalfCloseableStream):
+    """One end of an in-memory connection whose sender waits for its receiver, as a socket's does."""
+
+    def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._outgoing.write(bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def send_eof(self) -> None:
+        self._outgoing.close_writer()
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self._incoming.read(max_bytes)
+
+    async def aclose(self) -> None:
+        self._outgoing.close_writer()
+        self._incoming.close_reader()
+        await trio.lowlevel.checkpoint()
+
+
+class Pipe:
+    """Bytes of one direction, at most `capacity` of them."""
+
+    def __init__(self, capacity: int) -> None:
+        self.data = bytearray()
+        self.capacity = capacity
+        self._ended = False
+        self._broken = False
+        self._changed = trio.lowlevel.ParkingLot()
+
+    async def write(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        while data:
+            if self._broken:
+                raise trio.BrokenResourceError
+            if self._ended:
+                raise trio.ClosedResourceError
+            room = self.capacity - len(self.data)
+            if not room:
+                await self._changed.park()
+                continue
+            self.data += data[:room]
+            data = data[room:]
+            self._changed.unpark_all()
+
+    async def read(self, max_bytes: int | None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        while not self.data and not self._ended and not self._broken:
+            await self._changed.park()
+        if self._broken:
+            raise trio.ClosedResourceError
+        data = bytes(self.data[:max_bytes])
+        del self.data[: len(data)]
+        self._changed.unpark_all()
+        return data
+
+    def close_writer(self) -> None:
+        self._ended = True
+        self._changed.unpark_all()
+
+    def close_reader(self) -> None:
+        self._broken = True
+        self.data.clear()
+        self._changed.unpark_all()
+
+
+class NarrowListener(trio.abc.Listener[trio.abc.Stream]):
+    """A memory listener whose connections hold `capacity` bytes each way."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._streams = trio.open_memory_channel[trio.abc.Stream](1000)
+
+    async def connect(self) -> trio.abc.Stream:
+        up, down = Pipe(self.capacity), Pipe(self.capacity)
+        self._streams[0].send_nowait(NarrowStream(up, down))
+        await trio.lowlevel.checkpoint()
+        return NarrowStream(down, up)
+
+    async def accept(self) -> trio.abc.Stream:
+        return await self._streams[1].receive()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
