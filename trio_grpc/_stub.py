@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 from math import inf
 from typing import Generic, TypeVar
 
@@ -216,7 +216,8 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
     ) -> ResponseT:
         """Send all requests and wait for the reply.
 
-        A server may reply before it has read all requests: iteration then stops early.
+        A server may reply before it has read all requests: iteration then stops early. An async generator is closed
+        when the call is over, whatever its end.
 
         Args:
             requests: an iterable or async iterable of request messages.
@@ -249,6 +250,10 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
                 except trio.BrokenResourceError:
                     # The status, which `receive` raises, says more.
                     pass
+                finally:
+                    # Whoever gave us a generator has no way to close it in time; a plain iterator is the caller's own.
+                    if isinstance(requests, AsyncGenerator):
+                        await requests.aclose()
             call.call_when_ended(None)
             return await call.receive()
 
