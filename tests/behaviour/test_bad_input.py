@@ -956,6 +956,8 @@ async def test_a_server_that_vanishes_anywhere(sockets: bool, nursery: trio.Nurs
             call = Background(nursery, scripted.stub.Unary, EchoRequest())
             async with await scripted.accept() as peer:
                 await expect_call(peer, 1)
+                # Long enough for the channel to trust the peer and dial it again at once.
+                await trio.sleep(2)
                 await peer.send_raw(script[:cut])
             error = await call.error()
             assert error.code is StatusCode.UNAVAILABLE

@@ -170,6 +170,7 @@ async def test_an_idle_connection_ends_at_once(nursery: trio.Nursery, autojump_c
             await expect_call(peer, 1)
             await send_reply(peer, 1, EchoReply())
             await call.result()
+            await trio.sleep(2)
             await peer.send_goaway(1)
             await peer.expect(GoawayFrame, last_stream_id=0, error_code=ErrorCode.NO_ERROR)
             await peer.expect_eof()
