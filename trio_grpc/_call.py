@@ -95,10 +95,13 @@ class CallFactory(Generic[RequestT, ResponseT]):
             RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
         """
         if isinstance(message, CompressedBytes):
+            stream.message_compressed = True
             head = stream.head_record
             message = decompress(
                 message, "identity" if head is None else head.encoding, self.channel.limits.receive_limit
             )
+        elif stream.message_compressed:
+            stream.message_compressed = False
         try:
             return self.decode(message)
         except Exception as error:
@@ -341,6 +344,11 @@ class Call(Generic[RequestT, ResponseT]):
         return "" if self._stream is None else self._stream.peer
 
     @property
+    def response_compressed(self) -> bool:
+        """Whether the response that was received last came compressed."""
+        return self._stream is not None and self._stream.message_compressed
+
+    @property
     def trailing_metadata(self) -> Metadata:
         """What the server sent with its status; empty until the call has ended."""
         stream = self._stream
@@ -385,11 +393,11 @@ class Call(Generic[RequestT, ResponseT]):
             raise trio.ClosedResourceError("call closed")
         return self._stream
 
-    async def _send(self, request: RequestT) -> None:
+    async def _send(self, request: RequestT, compress: bool) -> None:
         stream = self._opened()
         if stream.end_stream:
             raise trio.ClosedResourceError("send after done_sending")
-        data, compressed = self._factory.serialize(request, self._encoding)
+        data, compressed = self._factory.serialize(request, self._encoding if compress else "identity")
         if not await stream.send_message(data, compressed):
             outcome = stream.outcome
             if self._closed or (outcome is not None and outcome.closed_locally):
@@ -538,8 +546,12 @@ class StreamUnaryCall(Call[RequestT, ResponseT]):
         await super().__aenter__()
         return self
 
-    async def send(self, request: RequestT) -> None:
+    async def send(self, request: RequestT, *, compress: bool = True) -> None:
         """Send a request; waits while too much is queued.
+
+        Args:
+            request: the request message.
+            compress: False sends this one as it is, whatever ``compression=`` chose for the others.
 
         Raises:
             trio.BrokenResourceError: the call has ended; `receive` tells how.
@@ -547,7 +559,7 @@ class StreamUnaryCall(Call[RequestT, ResponseT]):
             trio.BusyResourceError: another task is sending.
             RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
         """
-        await self._send(request)
+        await self._send(request, compress)
 
     async def done_sending(self) -> None:
         """Tell the server that no more requests come (half-close)."""
@@ -572,8 +584,12 @@ class StreamStreamCall(Call[RequestT, ResponseT]):
         await super().__aenter__()
         return self
 
-    async def send(self, request: RequestT) -> None:
+    async def send(self, request: RequestT, *, compress: bool = True) -> None:
         """Send a request; waits while too much is queued.
+
+        Args:
+            request: the request message.
+            compress: False sends this one as it is, whatever ``compression=`` chose for the others.
 
         Raises:
             trio.BrokenResourceError: the call has ended; `receive` tells how.
@@ -581,7 +597,7 @@ class StreamStreamCall(Call[RequestT, ResponseT]):
             trio.BusyResourceError: another task is sending.
             RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
         """
-        await self._send(request)
+        await self._send(request, compress)
 
     async def done_sending(self) -> None:
         """Tell the server that no more requests come (half-close)."""

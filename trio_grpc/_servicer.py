@@ -161,12 +161,21 @@ class ServicerContext(Generic[ResponseT_contra]):
         """The client's address."""
         return self._stream.peer
 
+    @property
+    def request_compressed(self) -> bool:
+        """Whether the request that was received last came compressed."""
+        return self._stream.message_compressed
+
     def time_remaining(self) -> float:
         """Return the seconds until the deadline, `math.inf` without one."""
         return self.deadline if self.deadline == inf else max(0.0, self.deadline - trio.current_time())
 
-    async def send(self, reply: ResponseT_contra) -> None:
+    async def send(self, reply: ResponseT_contra, *, compress: bool = True) -> None:
         """Send a response; waits while too much is queued. Any task of the handler may send, one at a time.
+
+        Args:
+            reply: the response message.
+            compress: False sends this one as it is, whatever `set_compression` chose for the others.
 
         Raises:
             trio.BrokenResourceError: the RPC has ended early (and cancellation is shielded here).
@@ -174,7 +183,7 @@ class ServicerContext(Generic[ResponseT_contra]):
             RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
         """
         stream = self._stream
-        data, compressed = self._handler.serialize(reply, self._encoding)
+        data, compressed = self._handler.serialize(reply, self._encoding if compress else "identity")
         if not stream.responded:
             self._queue_head()
         if not await stream.send_message(data, compressed):
@@ -324,7 +333,10 @@ class MethodHandler:
             RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
         """
         if isinstance(message, CompressedBytes):
+            stream.message_compressed = True
             message = self._decompress(message, stream)
+        elif stream.message_compressed:
+            stream.message_compressed = False
         try:
             return self._decode(message)
         except Exception as error:

@@ -77,6 +77,7 @@ class Stream(OutgoingStream):
         request_time: when they came, in trio's time (server): deadlines count from here.
         responded: response headers have been queued (server).
         head_record: the response headers (client), None until they came.
+        message_compressed: the message parsed last carried the compressed flag.
         single_reply: the method has one response (client): a second is a fault, and only the end is waited for.
         trailers_record: trailers that came without END_STREAM and wait for it (client).
         outcome: how it ended (client), None while it lives.
@@ -98,6 +99,7 @@ class Stream(OutgoingStream):
         "cancelled",
         "head_record",
         "left_table",
+        "message_compressed",
         "on_ended",
         "outcome",
         "peer",
@@ -138,6 +140,7 @@ class Stream(OutgoingStream):
         self.cancelled: str | None = None
         self.on_ended: Callable[[], None] | None = None
         self.left_table: bool = False
+        self.message_compressed: bool = False
         self._receiver: Task | None = None
         self._receiver_cancels = False
         self._head_event: trio.Event | None = None
