@@ -483,9 +483,11 @@ def _expired() -> RpcError:
 async def _expire(stream: Stream, deadline: float) -> None:
     """End a call at its own timeout: the next operation on it raises DEADLINE_EXCEEDED."""
     await trio.sleep_until(deadline)
-    stream.end(Outcome(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED))
-    stream.discard_incoming()
-    stream.reset(ErrorCode.CANCEL)
+    if stream.outcome is None:
+        # A call that ended in time keeps the messages that its reader has not taken yet.
+        stream.end(Outcome(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED))
+        stream.discard_incoming()
+        stream.reset(ErrorCode.CANCEL)
 
 
 class UnaryUnaryCall(Call[RequestT, ResponseT]):

@@ -25,6 +25,7 @@ from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import response_fields, trailer_fields, trailers_only_fields
 from trio_grpc._transport.messages import CompressedBytes, Message
@@ -396,7 +397,13 @@ class MethodHandler:
         What fits into the stream's window goes with the next write.
         """
         if stream.pending_bytes and (stream.pending_bytes > stream.window or deadline < inf):
-            await stream.wait_left_table()
+            try:
+                await stream.wait_left_table()
+            except trio.Cancelled:
+                if trio.current_time() >= deadline:
+                    # The client has not taken the last of it in time. (A server that ends lets it leave if it can.)
+                    stream.reset(ErrorCode.CANCEL)
+                raise
 
     def _cancelled(self, stream: Stream, context: ServicerContext[Any]) -> None:
         """The handler was cancelled: by its deadline, by the peer (then nothing is said), or with the server."""
