@@ -76,7 +76,7 @@ class CallFactory(Generic[RequestT, ResponseT]):
         """
         data = self.encode(request)
         if len(data) > self.send_limit:
-            raise RpcError(
+            raise call_error(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {len(data)} bytes is over the limit of {self.send_limit} bytes "
                 "(option max_send_message_length)",
@@ -105,7 +105,7 @@ class CallFactory(Generic[RequestT, ResponseT]):
         try:
             return self.decode(message)
         except Exception as error:
-            raise RpcError(
+            raise call_error(
                 StatusCode.INTERNAL, f"failed to parse the response as {self.method.response_type.__name__}: {error}"
             ) from error
 
@@ -126,19 +126,19 @@ def decompress(message: CompressedBytes, encoding: str, limit: int) -> bytes:
             bytes than ``limit``.
     """
     if encoding == "identity":
-        raise RpcError(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
+        raise call_error(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
     compressor = get_compressor(encoding)
     if compressor is None:
-        raise RpcError(StatusCode.INTERNAL, f"message is compressed with {encoding!r}, which is not registered here")
+        raise call_error(StatusCode.INTERNAL, f"message is compressed with {encoding!r}, which is not registered here")
     try:
         return compressor.decompress(message, limit)
     except DecompressedTooLarge as error:
-        raise RpcError(
+        raise call_error(
             StatusCode.RESOURCE_EXHAUSTED,
             f"message is over the limit of {limit} bytes after decompression (option max_receive_message_length)",
         ) from error
     except CompressionError as error:
-        raise RpcError(StatusCode.INTERNAL, f"failed to decompress a message with {encoding}: {error}") from error
+        raise call_error(StatusCode.INTERNAL, f"failed to decompress a message with {encoding}: {error}") from error
 
 
 def check_timeout(timeout: float) -> float:
@@ -150,6 +150,13 @@ def check_timeout(timeout: float) -> float:
     if isnan(timeout):
         raise ValueError("timeout must be a number of seconds, not NaN")
     return timeout
+
+
+def call_error(code: StatusCode, message: str) -> RpcError:
+    """Return an error that a call of ours ends with; see `RpcError.received` for what it means to a handler."""
+    error = RpcError(code, message)
+    error.received = True
+    return error
 
 
 def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> BaseException:
@@ -196,9 +203,7 @@ async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> C
             try:
                 connection = await channel._wait_connection(bool(wait_for_ready))
             except ConnectFailed as failed:
-                error = RpcError(StatusCode.UNAVAILABLE, str(failed))
-                error.received = True
-                raise error from failed.__cause__
+                raise call_error(StatusCode.UNAVAILABLE, str(failed)) from failed.__cause__
         table = connection.table
         if table.acquire_nowait():
             return connection
@@ -277,7 +282,7 @@ class Call(Generic[RequestT, ResponseT]):
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))
         if stream is None:
-            raise _expired()
+            raise call_error(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED)
         self._deadline = min(deadline, expires)
         self._timer = self._factory.channel._start_service(_expire, stream, expires)
         return self
@@ -458,7 +463,7 @@ def reply_of(factory: CallFactory[Any, ResponseT], stream: Stream) -> ResponseT:
     """
     messages = stream.assembler.messages
     if len(messages) != 1:
-        raise RpcError(
+        raise call_error(
             StatusCode.INTERNAL, f"{factory.method.path} replied with {len(messages)} messages instead of one"
         )
     return factory.parse(messages.popleft(), stream)
@@ -472,12 +477,6 @@ def _inherited_deadline() -> float:
     """
     deadline = rpc_deadline.get()
     return deadline if deadline == inf or trio.current_effective_deadline() <= deadline else inf
-
-
-def _expired() -> RpcError:
-    error = RpcError(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED)
-    error.received = True
-    return error
 
 
 async def _expire(stream: Stream, deadline: float) -> None:

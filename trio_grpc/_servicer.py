@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar, final
 
 import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled
+from trio.lowlevel import checkpoint
 
 from trio_grpc._codec import Codec, encode_status_details
 from trio_grpc._compression import (
@@ -243,14 +243,14 @@ class ServicerContext(Generic[ResponseT_contra]):
             trailing_metadata: sent with the status, in place of what `set_trailing_metadata` set.
 
         Raises:
-            RpcError: always.
+            RpcError: unless the caller is being cancelled.
         """
-        await checkpoint_if_cancelled()
         error = _Aborted(code, message, details=details)
         if trailing_metadata is not None:
             self._trailing_metadata = encode_metadata(trailing_metadata)
         if self._status is None:
             self._status = error
+        await checkpoint()
         raise error
 
     # -- for `MethodHandler`
@@ -386,6 +386,17 @@ class MethodHandler:
             self._fail(stream, context, error)
             await self._wait_written(stream, deadline)
             return False
+        except BaseException as error:
+            # Not an `Exception`, and often no bare Cancelled either: where several tasks of the handler ended at once,
+            # its nursery makes one group of Cancelled and of what else they raised. The scope takes only the first.
+            split = getattr(error, "split", None)
+            cancelled, others = split(trio.Cancelled) if split is not None else (None, error)
+            if cancelled is None or not isinstance(others, (Exception, type(None))):
+                raise
+            if others is not None:
+                self._log(stream, others)
+            self._cancelled(stream, context)
+            raise cancelled from None
         context._finish(context._status)
         await self._wait_written(stream, deadline)
         stream.on_ended = None
@@ -424,8 +435,7 @@ class MethodHandler:
         if status is None and isinstance(error, RpcError) and not error.received:
             status = error
         if status is None:
-            if stream.cancelled is None:
-                _logger.error("exception in the handler of %s (%s)", self.method.path, stream.peer, exc_info=error)
+            self._log(stream, error)
             status = RpcError(StatusCode.UNKNOWN, _UNEXPECTED)
         try:
             context._finish(status)
@@ -433,6 +443,11 @@ class MethodHandler:
             _logger.exception("status of %s cannot be encoded", self.method.path)
             context.set_trailing_metadata(())
             context._finish(RpcError(StatusCode.UNKNOWN, _UNEXPECTED))
+
+    def _log(self, stream: Stream, error: Exception) -> None:
+        """Tell the log of an exception that nobody expected."""
+        if stream.cancelled is None or not isinstance(error, trio.BrokenResourceError):
+            _logger.error("exception in the handler of %s (%s)", self.method.path, stream.peer, exc_info=error)
 
     async def _receive_request(self, stream: Stream) -> Any:
         messages = stream.assembler.messages
@@ -473,9 +488,14 @@ class MethodHandler:
             await replies
             return
         if not hasattr(replies, "asend"):
-            # Some other async iterator: it cannot be told of a failed send, only left.
-            async for reply in replies:
-                await context.send(reply)
+            # Some other async iterator, a memory channel say: it cannot be told of a failed send, only closed.
+            try:
+                async for reply in replies:
+                    await context.send(reply)
+            finally:
+                close = getattr(replies, "aclose", None)
+                if close is not None:
+                    await close()
             return
         await _drive(replies, context)
 

@@ -15,6 +15,7 @@ from trio_grpc._call import (
     UnaryStreamCall,
     UnaryUnaryCall,
     acquire_connection,
+    call_error,
     check_timeout,
     may_retry,
     outcome_error,
@@ -24,7 +25,7 @@ from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
-from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._status import StatusCode
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.headers import encode_timeout
 from trio_grpc._transport.stream import Stream
@@ -103,9 +104,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             with trio.CancelScope(deadline=trio.current_time() + check_timeout(timeout)) as scope:
                 stream = await self._run(data, compressed, encoding, fields, wait_for_ready)
             if scope.cancelled_caught:
-                error = RpcError(StatusCode.DEADLINE_EXCEEDED, f"deadline of {timeout:g} s exceeded")
-                error.received = True
-                raise error
+                raise call_error(StatusCode.DEADLINE_EXCEEDED, f"deadline of {timeout:g} s exceeded")
         return reply_of(factory, stream)
 
     async def _run(
