@@ -127,6 +127,11 @@ async def large_unary(client: Client) -> None:
 async def client_compressed_unary(client: Client) -> None:
     async with ends_with(StatusCode.INVALID_ARGUMENT):
         await client.stub.UnaryCall(large_request(expect_compressed=BoolValue(value=True)))
+    await client_compressed_unary_noprobe(client)
+
+
+async def client_compressed_unary_noprobe(client: Client) -> None:
+    """As above, for servers that do not look at the compressed flag."""
     for compressed in (True, False):
         request = large_request(expect_compressed=BoolValue(value=compressed))
         compression = Compression.GZIP if compressed else Compression.NONE
@@ -152,6 +157,11 @@ async def client_compressed_streaming(client: Client) -> None:
         await client.stub.StreamingInputCall(
             [StreamingInputCallRequest(payload=Payload(body=bytes(27182)), expect_compressed=BoolValue(value=True))]
         )
+    await client_compressed_streaming_noprobe(client)
+
+
+async def client_compressed_streaming_noprobe(client: Client) -> None:
+    """As above, for servers that do not look at the compressed flag."""
     async with client.stub.StreamingInputCall.open(compression=Compression.GZIP) as call:
         for size, compressed in ((27182, True), (45904, False)):
             request = StreamingInputCallRequest(
@@ -337,9 +347,11 @@ CASES: dict[str, Callable[[Client], Awaitable[None]]] = {
         cacheable_unary,
         large_unary,
         client_compressed_unary,
+        client_compressed_unary_noprobe,
         server_compressed_unary,
         client_streaming,
         client_compressed_streaming,
+        client_compressed_streaming_noprobe,
         server_streaming,
         server_compressed_streaming,
         ping_pong,

@@ -1,0 +1,261 @@
+"""The peers of the interoperability matrix as data: where each comes from, how it is started, and what it gets wrong.
+
+A reason in `expected` is about the peer and has been checked against it. A fault of ours never stands here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from tests.interop.standard.cases import CASES
+from tests.interop.standard.installing import (
+    Unavailable,
+    debian,
+    go_programs,
+    maven_classpath,
+    node_modules,
+)
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+GRPC_GO = "v1.85.0"
+GRPC_JAVA = "1.85.1"
+
+Argv = Sequence[str | Path]
+
+
+@attrs.frozen
+class Endpoint:
+    """Where a server is, or shall be.
+
+    Attributes:
+        port: on 127.0.0.1.
+        tls: whether it speaks TLS, with a certificate for ``localhost``.
+        authority, chain, key: PEM files: the root, and the server's own.
+    """
+
+    port: int
+    tls: bool
+    authority: Path
+    chain: Path
+    key: Path
+
+
+@attrs.frozen(kw_only=True)
+class Peer:
+    """One other implementation.
+
+    Attributes:
+        name: what the matrix calls it.
+        version: which release.
+        install: gets it onto the machine; raises `Unavailable`.
+        server: the command of its server; None if it has none.
+        client: the command that runs one case; None if it has none.
+        client_cases: what its client can do.
+        tls: whether both can use our certificates.
+        environment: added to the environment of both.
+        expected: reasons by ``direction case``, where the direction is ``to`` (its server) or ``from`` (its client).
+    """
+
+    name: str
+    version: str
+    install: Callable[[], None]
+    server: Callable[[Endpoint], Argv] | None = None
+    client: Callable[[Endpoint, str], Argv] | None = None
+    client_cases: Sequence[str] = ()
+    tls: bool = False
+    environment: Callable[[], Mapping[str, str]] = dict
+    expected: Mapping[str, str] = attrs.field(factory=dict)
+
+
+#: The cases of the standard that every implementation's client has.
+BASIC = (
+    "empty_unary",
+    "large_unary",
+    "client_streaming",
+    "server_streaming",
+    "ping_pong",
+    "empty_stream",
+    "custom_metadata",
+    "status_code_and_message",
+    "special_status_message",
+    "unimplemented_method",
+    "unimplemented_service",
+    "cancel_after_begin",
+    "cancel_after_first_response",
+    "timeout_on_sleeping_server",
+)
+#: All but the two of ours that stand in for others.
+COMMON = tuple(case for case in CASES if not case.endswith("_noprobe"))
+SOAKS = ("rpc_soak", "channel_soak")
+COMPRESSED = (
+    "client_compressed_unary",
+    "server_compressed_unary",
+    "client_compressed_streaming",
+    "server_compressed_streaming",
+)
+
+_NO_CACHE = "has no cache, and needs one in front of it"
+_NO_FLAG = "its server does not look at the compressed flag of requests"
+
+
+def _tls(endpoint: Endpoint, *, server: bool) -> list[str]:
+    if not endpoint.tls:
+        return []
+    if server:
+        return ["--use_tls=true", f"--tls_cert_file={endpoint.chain}", f"--tls_key_file={endpoint.key}"]
+    return ["--use_tls=true", f"--ca_file={endpoint.authority}", "--server_host_override=localhost"]
+
+
+def _client_flags(endpoint: Endpoint, case: str) -> list[str]:
+    return ["--server_host=127.0.0.1", f"--server_port={endpoint.port}", f"--test_case={case}"]
+
+
+# -- grpcio
+
+
+def _grpcio(flavour: str) -> Peer:
+    def install() -> None:
+        try:
+            import grpc  # noqa: F401
+        except ImportError:
+            raise Unavailable("grpcio is not in this environment") from None
+
+    return Peer(
+        name=f"grpcio {flavour}",
+        version="of requirements/dev.txt",
+        install=install,
+        server=lambda endpoint: [
+            sys.executable,
+            "-m",
+            "tests.interop.standard.grpcio_server",
+            f"--flavour={flavour}",
+            f"--port={endpoint.port}",
+            *_tls(endpoint, server=True),
+        ],
+        client=lambda endpoint, case: [
+            sys.executable,
+            "-m",
+            "tests.interop.standard.grpcio_client",
+            f"--flavour={flavour}",
+            *_client_flags(endpoint, case),
+            *_tls(endpoint, server=False),
+        ],
+        client_cases=[case for case in COMMON if case != "cacheable_unary"],
+        tls=True,
+        expected={
+            "to cacheable_unary": _NO_CACHE,
+            "to client_compressed_unary": _NO_FLAG + ", which grpcio does not show",
+            "to client_compressed_streaming": _NO_FLAG + ", which grpcio does not show",
+        },
+    )
+
+
+# -- grpc-go
+
+
+def _go_program(name: str) -> Path:
+    source = "google.golang.org/grpc/interop"
+    return (
+        go_programs("grpc-go", {"client": f"{source}/client@{GRPC_GO}", "server": f"{source}/server@{GRPC_GO}"}) / name
+    )
+
+
+_GO = Peer(
+    name="grpc-go",
+    version=GRPC_GO,
+    install=lambda: _go_program("client") and None,
+    server=lambda endpoint: [_go_program("server"), f"--port={endpoint.port}", *_tls(endpoint, server=True)],
+    client=lambda endpoint, case: [
+        _go_program("client"),
+        *_client_flags(endpoint, case),
+        *_tls(endpoint, server=False),
+    ],
+    client_cases=[*BASIC, *SOAKS, "pick_first_unary"],
+    tls=True,
+    expected={
+        "to cacheable_unary": _NO_CACHE,
+        "to client_compressed_unary": _NO_FLAG,
+        "to client_compressed_streaming": _NO_FLAG,
+        "to server_compressed_unary": "its server never compresses",
+        "to server_compressed_streaming": "its server never compresses",
+        "to pick_first_unary": "its server never fills server_id",
+    },
+)
+
+# -- grpc-js
+
+
+def _js_modules() -> Path:
+    return node_modules("grpc-js", HERE / "grpc_js" / "package.json")
+
+
+_JS = Peer(
+    name="grpc-js",
+    version="of grpc_js/package.json",
+    install=lambda: _js_modules() and None,
+    server=lambda endpoint: [
+        "node",
+        HERE / "grpc_js" / "server.js",
+        f"--port={endpoint.port}",
+        *_tls(endpoint, server=True),
+    ],
+    client=lambda endpoint, case: [
+        "node",
+        HERE / "grpc_js" / "client.js",
+        *_client_flags(endpoint, case),
+        *_tls(endpoint, server=False),
+    ],
+    client_cases=[case for case in COMMON if case not in ("cacheable_unary", "client_compressed_streaming")],
+    tls=True,
+    environment=lambda: {"NODE_PATH": str(_js_modules())},
+    expected={
+        "to cacheable_unary": _NO_CACHE,
+        "to client_compressed_unary": _NO_FLAG + ", which grpc-js does not show",
+        "to client_compressed_streaming": _NO_FLAG + ", which grpc-js does not show",
+        "to server_compressed_unary": "its servers cannot compress",
+        "to server_compressed_streaming": "its servers cannot compress",
+    },
+)
+
+# -- grpc-java
+
+
+def _java(main: str) -> list[str]:
+    classpath = maven_classpath(
+        "grpc-java", f"io.grpc:grpc-interop-testing:{GRPC_JAVA}", f"io.grpc:grpc-netty-shaded:{GRPC_JAVA}"
+    )
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", classpath, f"io.grpc.testing.integration.{main}"]
+
+
+_JAVA = Peer(
+    name="grpc-java",
+    version=GRPC_JAVA,
+    install=lambda: _java("") and None,
+    server=lambda endpoint: [*_java("TestServiceServer"), f"--port={endpoint.port}", "--use_tls=false"],
+    client=lambda endpoint, case: [
+        *_java("TestServiceClient"),
+        *_client_flags(endpoint, case),
+        "--use_tls=false",
+    ],
+    client_cases=[
+        *BASIC,
+        *SOAKS,
+        "client_compressed_unary",
+        "server_compressed_unary",
+        "client_compressed_streaming",
+        "server_compressed_streaming",
+        "cacheable_unary",
+        "pick_first_unary",
+    ],
+    expected={"to cacheable_unary": _NO_CACHE},
+)
+
+PEERS: Sequence[Peer] = (_grpcio("aio"), _grpcio("sync"), _GO, _JS, _JAVA)
+
+_ = debian
