@@ -104,6 +104,8 @@ class HandlerPool:
                 if scope.deadline != inf:
                     scope.deadline = inf
                 self._idle.append(task)
+                # A worker that sleeps must not keep the last call alive.
+                del job
                 await wait_task_rescheduled(self._abort_idle)
                 job = self._jobs.pop(task)
 

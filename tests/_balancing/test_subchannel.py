@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -26,6 +27,7 @@ class FakeConnection:
         self.closed = trio.Event()
         self.draining = False
         self.reason: BaseException | None = None
+        self.table = SimpleNamespace(refusal=None)
         self._on_draining = on_draining
         self.runs = 0
 
@@ -233,6 +235,27 @@ async def test_a_draining_connection_is_replaced_at_once_and_runs_on(autojump_cl
         await settle()
         assert bench.subchannel.state is State.READY
         assert bench.subchannel.connections == {cast(Any, new)}
+
+
+async def test_a_backend_that_says_goodbye_again_and_again_is_given_time(autojump_clock: Clock) -> None:
+    async with open_bench() as bench:
+        for _ in range(4):
+            (await bench.get()).drain()
+        assert bench.subchannel.state is State.TRANSIENT_FAILURE
+        with pytest.raises(ConnectFailed):
+            await bench.get()
+        assert trio.current_time() == 0
+        await bench.get(wait_for_ready=True)
+        assert trio.current_time() == pytest.approx(1)
+
+
+async def test_connections_that_lived_for_a_while_are_replaced_for_ever(autojump_clock: Clock) -> None:
+    async with open_bench() as bench:
+        for _ in range(50):
+            connection = await bench.get()
+            await trio.sleep(2)
+            connection.drain()
+        assert bench.subchannel.state is State.IDLE
 
 
 async def test_shutting_down_wakes_everybody(autojump_clock: Clock) -> None:

@@ -159,12 +159,14 @@ class Stream(OutgoingStream):
             self._leave()
         if self.reset_code is None and self.outcome is None and self.request is None and self.head is not None:
             # Queued and never written: the caller may try again elsewhere.
+            reason = self.control_buffer.close_reason or self._table.refusal
             self.end(
                 Outcome(
                     StatusCode.UNAVAILABLE,
                     "connection closed before the call left it",
-                    cause=self.control_buffer.close_reason,
+                    cause=reason,
                     unprocessed=True,
+                    closed_locally=isinstance(reason, trio.ClosedResourceError),
                 )
             )
 
