@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture
 def quiet_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No fault of a peer may look like a fault of ours: nothing is logged as an error, and no traceback."""
-    caplog.set_level(logging.DEBUG, "trio_grpc")
+    caplog.set_level(logging.INFO, "trio_grpc")
     yield
     loud = [
         record
