@@ -487,6 +487,7 @@ class ScriptedPeer:
                 raise AssertionError("expected silence; the connection was closed") from None
 
     async def _receive_raw_frame(self) -> tuple[int, int, int, bytes]:
+        await trio.lowlevel.checkpoint()
         await self._fill(frames.FRAME_HEADER_LENGTH)
         high, low, frame_type, flags, stream_id = frames.FRAME_HEADER.unpack_from(self._received, 0)
         # Taken only when it is whole, so that a wait that is cancelled loses nothing.
@@ -520,8 +521,6 @@ class ScriptedPeer:
 
     async def _fill(self, length: int) -> None:
         """Receive until ``length`` bytes are there."""
-        if len(self._received) >= length:
-            await trio.lowlevel.checkpoint()
         while len(self._received) < length:
             data = await self.stream.receive_some(_READ_SIZE)
             if not data:
