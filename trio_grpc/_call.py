@@ -289,7 +289,7 @@ class Call(Generic[RequestT, ResponseT]):
 
     async def _open(self, deadline: float) -> Stream:
         """Queue the request headers; the server's answer is awaited by others (a server may wait for our messages)."""
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await checkpoint()
         connection = await acquire_connection(self._factory.channel, self._wait_for_ready)
         literals = self._literals
         if deadline < inf:
