@@ -447,7 +447,8 @@ class Call(Generic[RequestT, ResponseT]):
         """Return the only response, after the status has told that it is valid."""
         stream = self._opened()
         if self._reply is None:
-            await stream.wait_outcome()
+            if stream.outcome is not None:
+                await checkpoint()
             await self._wait_end(stream)
             self._reply = reply_of(self._factory, stream)
         else:
