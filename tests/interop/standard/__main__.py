@@ -170,7 +170,7 @@ class Matrix:
         else:
             outcome = PASSED if reason is None else SURPRISE
         if outcome is FAILED:
-            print(f"{peer.name}{' tls' if tls else ''} {direction} {case}: FAILED: {message}", flush=True)
+            print(f"{peer.name}{' tls' if tls else ''} {direction} {case}: FAILED", flush=True)
         self.results.append(
             Result(
                 peer=peer.name,
@@ -263,14 +263,14 @@ def print_matrix(results: Sequence[Result], cases: Sequence[str]) -> None:
         rows = [*cases, *dict.fromkeys(result.case for result in chosen if result.case not in cases)]
         names = [f"{peer}{' tls' if tls else ''}" for peer, tls in columns]
         widths = [max(len(name), 5) for name in names]
-        print(f"\n{title}\n{'':28}", *[name.ljust(width) for name, width in zip(names, widths, strict=True)])
+        print(f"\n{title}\n{'':36}", *[name.ljust(width) for name, width in zip(names, widths, strict=True)])
         for case in rows:
             line = []
             for (peer, tls), width in zip(columns, widths, strict=True):
                 result = cells.get((case, peer, tls))
                 mark = "-" if result is None else _MARKS[result.outcome] + ("~" if result.tries > 1 else "")
                 line.append(mark.ljust(width))
-            print(f"{case:28}", *line)
+            print(f"{case:36}", *line)
     print(
         "\nok: passed, ok~: at the second try, known: a known fault of the peer, ok!: one that is gone,"
         " -: that client has no such case"
@@ -288,7 +288,7 @@ def print_matrix(results: Sequence[Result], cases: Sequence[str]) -> None:
             print(f"SKIPPED {result.peer} ({result.message})")
         elif result.outcome == FAILED:
             tls = " tls" if result.tls else ""
-            print(f"FAILED {result.peer}{tls}, {result.direction}, {result.case}: {result.message}")
+            print(f"FAILED {result.peer}{tls}, {result.direction}, {result.case}: {' '.join(result.message.split())}")
 
 
 async def main(options: argparse.Namespace) -> int:
