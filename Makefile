@@ -13,10 +13,10 @@ TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-lowest check lint typecheck format coverage interop bench bench-env docs lock changelog clean
+.PHONY: help env demo test test-lowest check lint typecheck format coverage interop interop-proxies bench bench-env docs lock changelog clean
 
 help: env  ## make the environment and show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY)
 
@@ -56,8 +56,11 @@ coverage: env  ## run all tests and show the lines that none of them reach
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report
 
-interop: env  ## only the tests against real peers
-	$(BIN)/python -m pytest tests/interop $(ARGS)
+interop: env  ## the standard interop cases with every peer, installed when missing (ARGS="--peers grpc-go")
+	$(BIN)/python -m tests.interop.standard $(ARGS)
+
+interop-proxies: env  ## calls through nginx, haproxy, nghttpx and Envoy, installed when missing
+	$(BIN)/python -m tests.interop.standard.proxies $(ARGS)
 
 test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyproject.toml allows
 	.venv-lowest/bin/python -m pytest $(ARGS)

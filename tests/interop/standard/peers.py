@@ -22,6 +22,7 @@ from tests.interop.standard.installing import (
     maven_classpath,
     node_modules,
     once,
+    python_packages,
     run,
 )
 
@@ -31,6 +32,8 @@ ROOT = HERE.parents[2]
 GRPC_GO = "v1.85.0"
 GRPC_JAVA = "1.79.0"
 GRPC_CPP = "1.51.1-3"
+BUF = "1.75.0"
+GRPCURL = "v1.9.4"
 
 Argv = Sequence[str | Path]
 
@@ -294,9 +297,56 @@ _CPP = Peer(
         *_client_flags(endpoint, case),
         "--soak_iterations=10",
         "--soak_overall_timeout_seconds=30",
+        "--soak_per_iteration_max_acceptable_latency_ms=1000",
     ],
     client_cases=[*BASIC, *SOAKS, *COMPRESSED, "half_duplex", "pick_first_unary"],
     expected={"to cacheable_unary": _NO_CACHE, "to pick_first_unary": _NO_ID},
 )
 
-PEERS: Sequence[Peer] = (_grpcio("aio"), _grpcio("sync"), _GO, _JS, _JAVA, _CPP)
+# -- programs that call any server
+
+
+def _tool(name: str, program: str, version: str, path: Callable[[], Path | str], cases: Sequence[str]) -> Peer:
+    return Peer(
+        name=name,
+        version=version,
+        install=lambda: path() and None,
+        client=lambda endpoint, case: [
+            sys.executable,
+            "-m",
+            "tests.interop.standard.tool_client",
+            f"--program={program}",
+            f"--path={path()}",
+            *_client_flags(endpoint, case),
+            *_tls(endpoint, server=False),
+        ],
+        client_cases=cases,
+        tls=True,
+    )
+
+
+def _nghttp(program: str) -> str:
+    debian("nghttp2-client")
+    return program
+
+
+_TOOL_CASES = [case for case in BASIC if not case.startswith("cancel")] + [
+    "server_compressed_unary",
+    "server_compressed_streaming",
+]
+_TOOLS = (
+    _tool("buf curl", "buf", BUF, lambda: python_packages("buf", f"buf-bin=={BUF}") / "buf", _TOOL_CASES),
+    _tool(
+        "grpcurl",
+        "grpcurl",
+        GRPCURL,
+        lambda: (
+            go_programs("grpcurl", {"grpcurl": f"github.com/fullstorydev/grpcurl/cmd/grpcurl@{GRPCURL}"}) / "grpcurl"
+        ),
+        _TOOL_CASES,
+    ),
+    _tool("nghttp", "nghttp", "of Debian", lambda: _nghttp("nghttp"), _TOOL_CASES),
+    _tool("h2load", "h2load", "of Debian", lambda: _nghttp("h2load"), ["h2load_small", "h2load_large"]),
+)
+
+PEERS: Sequence[Peer] = (_grpcio("aio"), _grpcio("sync"), _GO, _JS, _JAVA, _CPP, *_TOOLS)
