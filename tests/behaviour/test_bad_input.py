@@ -119,7 +119,7 @@ async def test_a_stranger_that_trickles_is_sent_away(nursery: trio.Nursery, auto
 @pytest.mark.parametrize("said", [b"", b"PRI * HTTP/2.0\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0"])
 async def test_a_silent_client_loses_its_place(said: bytes, nursery: trio.Nursery, autojump_clock: Any) -> None:
     endpoint = await start_server(nursery, handshake_timeout=7)
-    async with await endpoint.connect(auto_ack=False) as peer:
+    async with await endpoint.connect() as peer:
         await peer.send_raw(said)
         began = trio.current_time()
         await peer.expect(GoawayFrame, error_code=ErrorCode.SETTINGS_TIMEOUT)

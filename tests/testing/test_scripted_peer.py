@@ -158,6 +158,19 @@ async def test_settings_and_pings_are_answered_as_they_are_received(pair: Pair) 
     assert await client.receive_frame() == PingFrame(b"12345678", ack=True)
 
 
+async def test_answers_wait_for_the_preface() -> None:
+    near, far = trio.testing.memory_stream_pair()
+    client, server = ScriptedPeer.client(near), ScriptedPeer.server(far)
+    await client.send_preface({3: 1})
+    await client.send_ping(b"12345678")
+    await client.send_data(1)
+    await server.expect(DataFrame)
+    await server.send_preface()
+    assert await client.receive_frame() == SettingsFrame({}, ack=False)
+    assert await client.receive_frame() == SettingsFrame({}, ack=True)
+    assert await client.receive_frame() == PingFrame(b"12345678", ack=True)
+
+
 async def test_expect_says_what_came_instead(pair: Pair) -> None:
     client, server = pair
     await client.send_window_update(0, 1)

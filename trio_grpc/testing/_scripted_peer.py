@@ -187,7 +187,7 @@ class ScriptedPeer:
 
     Attributes:
         stream: the byte stream, for what the methods do not cover.
-        auto_ack: whether SETTINGS and PING are answered when they are received.
+        auto_ack: whether SETTINGS and PING are answered when they are received, after this end's own preface.
     """
 
     def __init__(self, stream: trio.abc.Stream, side: Side, *, auto_ack: bool = True) -> None:
@@ -195,6 +195,8 @@ class ScriptedPeer:
         self.auto_ack = auto_ack
         self._side = side
         self._held: list[bytes] | None = None
+        #: Answers that wait for this end's preface; None once it was sent.
+        self._owed: list[bytes] | None = []
         self._received = bytearray()
         self._preface_seen = side is Side.CLIENT
         self._encoder = HeaderEncoder()
@@ -251,7 +253,8 @@ class ScriptedPeer:
     async def send_preface(self, settings: Mapping[int, int] | None = None) -> None:
         """Send what a connection begins with: the client preface (client) and SETTINGS (RFC 9113, 3.4)."""
         preface = frames.PREFACE if self._side is Side.CLIENT else b""
-        await self.send_raw(preface + _settings_frame(settings or {}))
+        owed, self._owed = self._owed or [], None
+        await self.send_raw(b"".join((preface, _settings_frame(settings or {}), *owed)))
 
     async def handshake(self, settings: Mapping[int, int] | None = None) -> SettingsFrame:
         """Exchange prefaces and acknowledge both ways; return the other end's SETTINGS.
@@ -409,8 +412,8 @@ class ScriptedPeer:
         if frame_type == frames.SETTINGS and not stream_id and len(payload) % 6 == 0:
             return await self._receive_settings(flags, payload)
         if frame_type == frames.PING and not stream_id and len(payload) == 8:
-            if self.auto_ack and not flags & frames.ACK:
-                await self.send_ping(payload, ack=True)
+            if not flags & frames.ACK:
+                await self._answer(frames.frame(frames.PING, frames.ACK, 0, payload))
             return PingFrame(payload, bool(flags & frames.ACK))
         if frame_type == frames.GOAWAY and not stream_id and len(payload) >= 8:
             code = _error_code(frames.read_uint32(payload, 4))
@@ -515,9 +518,16 @@ class ScriptedPeer:
             table_size = settings.get(frames.SETTINGS_HEADER_TABLE_SIZE)
             if table_size is not None:
                 self._encoder.set_max_table_size(table_size)
-            if self.auto_ack:
-                await self.send_settings_ack()
+            await self._answer(frames.frame(frames.SETTINGS, frames.ACK, 0))
         return SettingsFrame(settings, bool(flags & frames.ACK))
+
+    async def _answer(self, frame: bytes) -> None:
+        if not self.auto_ack:
+            return
+        if self._owed is None:
+            await self.send_raw(frame)
+        else:
+            self._owed.append(frame)
 
     async def _fill(self, length: int) -> None:
         """Receive until ``length`` bytes are there."""
