@@ -26,6 +26,7 @@ class FakeConnection:
         self.ready = trio.Event()
         self.closed = trio.Event()
         self.draining = False
+        self.took_calls = False
         self.reason: BaseException | None = None
         self.table = SimpleNamespace(refusal=None)
         self._on_draining = on_draining
@@ -256,6 +257,16 @@ async def test_connections_that_lived_for_a_while_are_replaced_for_ever(autojump
             await trio.sleep(2)
             connection.drain()
         assert bench.subchannel.state is State.IDLE
+
+
+async def test_a_backend_that_takes_calls_may_say_goodbye_as_often_as_it_likes(autojump_clock: Clock) -> None:
+    async with open_bench() as bench:
+        for _ in range(50):
+            connection = await bench.get()
+            connection.took_calls = True
+            connection.drain()
+        assert bench.subchannel.state is State.IDLE
+        assert trio.current_time() == 0
 
 
 async def test_shutting_down_wakes_everybody(autojump_clock: Clock) -> None:

@@ -9,7 +9,9 @@ import trio.testing
 from echo_trio_grpc import EchoStub
 
 import trio_grpc
+from tests.behaviour.scripted import Background, ScriptedServer, expect_call, send_reply
 from trio_grpc._transport import frames
+from trio_grpc.testing import ErrorCode
 
 
 class Farewells:
@@ -47,3 +49,18 @@ async def test_waiting_call_is_paced_by_the_backoff(autojump_clock: trio.testing
             await EchoStub(channel).Unary(echo_pb2.EchoRequest(), wait_for_ready=True)
 
         assert 30 < peer.dials < 90
+
+
+async def test_a_proxy_may_limit_the_requests_of_a_connection(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with ScriptedServer() as scripted:
+        for number in range(20):
+            call = Background(nursery, scripted.stub.Unary, echo_pb2.EchoRequest(count=number))
+            peer = await scripted.accept()
+            assert (await expect_call(peer, 1)).count == number
+            await peer.send_goaway(1, ErrorCode.NO_ERROR)
+            await send_reply(peer, 1, echo_pb2.EchoReply(count=number))
+            assert (await call.result()).count == number
+            await peer.aclose()
+        assert trio.current_time() == 0

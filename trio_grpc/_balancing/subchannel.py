@@ -14,8 +14,8 @@ from trio_grpc._transport.service_nursery import ServiceNursery
 
 #: Seconds that one attempt may take, TCP, TLS and the peer's SETTINGS together (gRPC's minimum connect timeout).
 CONNECT_TIMEOUT = 20.0
-#: Connections in a row that may live shorter than the first backoff before the next one has to wait. A rolling restart
-#: may well end a connection that has just been made; more than a few are no restart.
+#: Connections in a row that may end within the first backoff, and without having taken a call, before the next one has
+#: to wait. A rolling restart may well end a connection that has just been made; more than a few are no restart.
 _SHORT_LIVES = 3
 
 
@@ -139,7 +139,7 @@ class Subchannel:
         finally:
             self.connections.discard(connection)
             if self.connection is connection:
-                self._go_idle(connection.reason or connection.table.refusal)
+                self._go_idle(connection)
 
     def _stop(self, connection: Connection) -> None:
         """Give up a connection that never became ready."""
@@ -174,18 +174,19 @@ class Subchannel:
         """The connection takes no more calls: the next one makes a new connection at once, without backoff."""
         connection = self.connection
         if connection is not None and connection.draining:
-            self._go_idle(connection.reason or connection.table.refusal)
+            self._go_idle(connection)
 
-    def _go_idle(self, reason: BaseException | None) -> None:
+    def _go_idle(self, connection: Connection) -> None:
         self.connection = None
         if self.state is not State.READY:
             return
         self.state = State.IDLE
-        # A peer that accepts and says goodbye at once must not be dialled in a tight loop.
-        if trio.current_time() - self._ready_at < self._backoff.base:
+        # A peer that accepts and says goodbye at once must not be dialled in a tight loop. One that has taken calls
+        # first may say it as often as it likes: proxies limit the requests of a connection.
+        if not connection.took_calls and trio.current_time() - self._ready_at < self._backoff.base:
             self._short_lives += 1
             if self._short_lives > _SHORT_LIVES:
-                self._fail(reason)
+                self._fail(connection.reason or connection.table.refusal)
         else:
             self._short_lives = 0
 

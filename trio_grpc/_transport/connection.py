@@ -87,6 +87,7 @@ class Connection:
         self._failed = False
         self._said_farewell = False
         self._goaway = ""
+        self._goaway_last_id = frames.MAX_STREAM_ID
         self._scope = trio.CancelScope()
         server = side is Side.SERVER
         self.control_buffer: ControlBuffer = ControlBuffer()
@@ -326,6 +327,7 @@ class Connection:
             # A client that says goodbye opens nothing more; its open calls go on.
             return
         text = debug_data[:256].decode("utf-8", "replace")
+        self._goaway_last_id = last_stream_id
         self._goaway = f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else "")
         reason = ConnectionLost(self._goaway)
         if error_code != ErrorCode.NO_ERROR:
@@ -343,6 +345,11 @@ class Connection:
             self._on_idle()
 
     # -- opening streams (client)
+
+    @property
+    def took_calls(self) -> bool:
+        """Whether at least one call went out that the peer has not disowned with a GOAWAY (client)."""
+        return min(self.writer.last_stream_id, self._goaway_last_id) > 0
 
     def open_stream(self, head: HeaderTemplate, literals: Sequence[Field], message_limit: int | None = None) -> Stream:
         """Make a stream for a slot that the caller has acquired from ``table``. Nothing is queued yet."""
