@@ -8,61 +8,39 @@ that is not expected to.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 
 import attrs
 import trio
-import trustme
 
 from tests.interop.standard import client as our_client
 from tests.interop.standard.cases import CASES
 from tests.interop.standard.installing import CACHE, Unavailable
-from tests.interop.standard.peers import PEERS, ROOT, Argv, Endpoint, Peer
+from tests.interop.standard.matrix import (
+    FAILED,
+    SKIPPED,
+    CaseFailed,
+    Certificates,
+    Result,
+    describe,
+    judge,
+    report,
+    running,
+    tail,
+)
+from tests.interop.standard.peers import PEERS, ROOT, Argv, Peer
 
 #: One case of a peer's client, its start included; ours has the same.
 PATIENCE = 60
-START_SECONDS = 60
 #: Cases that measure time: on a machine with something else to do they get a second try, which is shown.
 TIMED = frozenset({"rpc_soak", "channel_soak", "timeout_on_sleeping_server"})
 #: A case of our own: our server has logged nothing, which it does for faults only.
 LOG = "(our log)"
-
-PASSED, FAILED, KNOWN, SURPRISE, SKIPPED = "passed", "failed", "known failure", "passes after all", "skipped"
-_MARKS = {PASSED: "ok", FAILED: "FAIL", KNOWN: "known", SURPRISE: "ok!", SKIPPED: "skip"}
-
-
-class CaseFailed(Exception):
-    """A peer's client says that a case failed."""
-
-
-@attrs.frozen(kw_only=True)
-class Result:
-    """What became of one case.
-
-    Attributes:
-        direction: ``to`` the peer's server, or ``from`` the peer's client.
-        message: what went wrong, or why that is known.
-        tries: more than one for a timed case that failed at first.
-    """
-
-    peer: str
-    version: str
-    direction: str
-    tls: bool
-    case: str
-    outcome: str
-    message: str = ""
-    seconds: float = 0.0
-    tries: int = 1
 
 
 class Matrix:
@@ -73,19 +51,7 @@ class Matrix:
         self._directory = directory
         self._cases = cases
         self._limiter = trio.CapacityLimiter(jobs)
-        authority = trustme.CA()
-        server = authority.issue_cert("localhost", "127.0.0.1")
-        authority.cert_pem.write_to_path(str(directory / "ca.pem"))
-        for number, blob in enumerate(server.cert_chain_pems):
-            blob.write_to_path(str(directory / "server.pem"), append=number > 0)
-        server.private_key_pem.write_to_path(str(directory / "server.key"))
-
-    def endpoint(self, *, tls: bool) -> Endpoint:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        directory = self._directory
-        return Endpoint(port, tls, directory / "ca.pem", directory / "server.pem", directory / "server.key")
+        self._certificates = Certificates(directory)
 
     async def run_peer(self, peer: Peer) -> None:
         """Install a peer and run all its cases."""
@@ -108,7 +74,7 @@ class Matrix:
     async def _to(self, peer: Peer, tls: bool) -> None:
         """Our client, the peer's server."""
         assert peer.server is not None
-        endpoint = self.endpoint(tls=tls)
+        endpoint = self._certificates.endpoint(tls=tls)
         name = f"{peer.name} server{' tls' if tls else ''}"
         flags = [f"--use_tls={tls}", f"--ca_file={endpoint.authority}", "--server_host_override=localhost"]
         options = our_client.parse([*flags, f"--patience={PATIENCE}"])
@@ -126,7 +92,7 @@ class Matrix:
     async def _from(self, peer: Peer, tls: bool) -> None:
         """The peer's client, our server."""
         assert peer.client is not None
-        endpoint = self.endpoint(tls=tls)
+        endpoint = self._certificates.endpoint(tls=tls)
         name = f"our server for {peer.name}{' tls' if tls else ''}"
         command = [sys.executable, "-m", "tests.interop.standard.server", "--host=127.0.0.1", f"--port={endpoint.port}"]
         if tls:
@@ -157,7 +123,7 @@ class Matrix:
             try:
                 await run(*arguments)
             except Exception as error:
-                message = f"{type(error).__name__}: {error}"
+                message = describe(error)
             if not message or case not in TIMED or tries == 2:
                 break
         self._add(peer, direction, tls, case, monotonic() - started, tries, message)
@@ -165,10 +131,7 @@ class Matrix:
     def _add(self, peer: Peer, direction: str, tls: bool, case: str, seconds: float, tries: int, message: str) -> None:
         keys = [f"{direction} {case} tls", f"{direction} {case}"] if tls else [f"{direction} {case}"]
         reason = next((peer.expected[key] for key in keys if key in peer.expected), None)
-        if message:
-            outcome = FAILED if reason is None else KNOWN
-        else:
-            outcome = PASSED if reason is None else SURPRISE
+        outcome = judge(reason, message)
         if outcome is FAILED:
             print(f"{peer.name}{' tls' if tls else ''} {direction} {case}: FAILED", flush=True)
         self.results.append(
@@ -184,54 +147,6 @@ class Matrix:
                 tries=tries,
             )
         )
-
-
-def tail(log: Path) -> str:
-    """The end of what a process has logged."""
-    return log.read_text(errors="replace").strip()[-1000:]
-
-
-@asynccontextmanager
-async def running(
-    name: str, argv: Argv, environment: Mapping[str, str], port: int, directory: Path
-) -> AsyncIterator[Path]:
-    """A server process for the length of the block, listening on its port; gives the file with what it logs."""
-    log = directory / f"{name.replace(' ', '-')}.log"
-    with log.open("wb") as file:
-        process = await trio.lowlevel.open_process(
-            [str(one) for one in argv],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=file,
-            cwd=ROOT,
-            env={**os.environ, **environment},
-        )
-        try:
-            await _wait_listening(name, process, port, log)
-            yield log
-            if process.poll() is not None:
-                raise CaseFailed(f"{name} has ended with {process.returncode}: {tail(log)}")
-        finally:
-            with trio.CancelScope(shield=True):
-                process.terminate()
-                with trio.move_on_after(5):
-                    await process.wait()
-                if process.poll() is None:
-                    process.kill()
-                    await process.wait()
-
-
-async def _wait_listening(name: str, process: trio.Process, port: int, log: Path) -> None:
-    with trio.move_on_after(START_SECONDS):
-        while process.poll() is None:
-            try:
-                stream = await trio.open_tcp_stream("127.0.0.1", port)
-            except OSError:
-                await trio.sleep(0.05)
-            else:
-                await stream.aclose()
-                return
-    raise CaseFailed(f"{name} does not listen: {tail(log)}")
 
 
 async def run_client(argv: Argv, environment: Mapping[str, str]) -> None:
@@ -252,45 +167,6 @@ async def run_client(argv: Argv, environment: Mapping[str, str]) -> None:
         raise CaseFailed(f"exit code {done.returncode}: {output[-600:]}")
 
 
-def print_matrix(results: Sequence[Result], cases: Sequence[str]) -> None:
-    titles = {"to": "our client, the peer's server", "from": "the peer's client, our server"}
-    for direction, title in titles.items():
-        chosen = [result for result in results if result.direction == direction]
-        if not chosen:
-            continue
-        columns = list(dict.fromkeys((result.peer, result.tls) for result in chosen))
-        cells = {(result.case, result.peer, result.tls): result for result in chosen}
-        rows = [*cases, *dict.fromkeys(result.case for result in chosen if result.case not in cases)]
-        names = [f"{peer}{' tls' if tls else ''}" for peer, tls in columns]
-        widths = [max(len(name), 5) for name in names]
-        print(f"\n{title}\n{'':36}", *[name.ljust(width) for name, width in zip(names, widths, strict=True)])
-        for case in rows:
-            line = []
-            for (peer, tls), width in zip(columns, widths, strict=True):
-                result = cells.get((case, peer, tls))
-                mark = "-" if result is None else _MARKS[result.outcome] + ("~" if result.tries > 1 else "")
-                line.append(mark.ljust(width))
-            print(f"{case:36}", *line)
-    print(
-        "\nok: passed, ok~: at the second try, known: a known fault of the peer, ok!: one that is gone,"
-        " -: that client has no such case"
-    )
-    for outcome in (KNOWN, SURPRISE):
-        notes = dict.fromkeys(
-            (one.peer, one.direction, one.case, one.message.partition("; ")[0])
-            for one in results
-            if one.outcome == outcome
-        )
-        for peer, direction, case, reason in notes:
-            print(f"{outcome}: {peer}, {direction}, {case}: {reason}")
-    for result in results:
-        if result.outcome == SKIPPED:
-            print(f"SKIPPED {result.peer} ({result.message})")
-        elif result.outcome == FAILED:
-            tls = " tls" if result.tls else ""
-            print(f"FAILED {result.peer}{tls}, {result.direction}, {result.case}: {' '.join(result.message.split())}")
-
-
 async def main(options: argparse.Namespace) -> int:
     started = monotonic()
     peers = [peer for peer in PEERS if not options.peers or peer.name in options.peers]
@@ -302,13 +178,8 @@ async def main(options: argparse.Namespace) -> int:
                 nursery.start_soon(matrix.run_peer, peer)
     order = [peer.name for peer in peers]
     results = sorted(matrix.results, key=lambda one: (order.index(one.peer), one.direction, one.tls))
-    print_matrix(results, cases)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps([attrs.asdict(result) for result in results], indent=1) + "\n")
-    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in _MARKS}
-    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-    print(f"\n{said} in {monotonic() - started:.0f} s; details in {options.json}")
-    return 1 if counts[FAILED] else 0
+    titles = {"to": "our client, the peer's server", "from": "the peer's client, our server"}
+    return report(results, cases, titles, options.json, monotonic() - started)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 async def run_case(name: str, target: str, options: argparse.Namespace) -> None:
-    """Run one case on a channel of its own; raises what went wrong."""
+    """Run one of the standard cases on a channel of its own; raises what went wrong."""
+    await run(name, CASES[name], target, options)
+
+
+async def run(name: str, case: Callable[[Client], Awaitable[None]], target: str, options: argparse.Namespace) -> None:
+    """Run any case, likewise."""
     context = ssl.create_default_context(cafile=options.ca_file) if options.use_tls else None
     open_channel = partial(
         trio_grpc.open_channel,
@@ -76,7 +81,7 @@ async def run_case(name: str, target: str, options: argparse.Namespace) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(give_up)
             async with open_channel() as channel:
-                await CASES[name](Client(channel, open_channel, soak, options.concurrency))
+                await case(Client(channel, open_channel, soak, options.concurrency))
             nursery.cancel_scope.cancel()
     except BaseException as error:
         lone: Any = error

@@ -73,7 +73,7 @@ class Peer:
 
     name: str
     version: str
-    install: Callable[[], None]
+    install: Callable[[], object]
     server: Callable[[Endpoint], Argv] | None = None
     client: Callable[[Endpoint, str], Argv] | None = None
     client_cases: Sequence[str] = ()
@@ -179,7 +179,7 @@ def _go_program(name: str) -> Path:
 _GO = Peer(
     name="grpc-go",
     version=GRPC_GO,
-    install=lambda: _go_program("client") and None,
+    install=lambda: _go_program("client"),
     server=lambda endpoint: [_go_program("server"), f"--port={endpoint.port}", *_tls(endpoint, server=True)],
     client=lambda endpoint, case: [
         _go_program("client"),
@@ -211,7 +211,7 @@ def _js_modules() -> Path:
 _JS = Peer(
     name="grpc-js",
     version="of grpc_js/package.json",
-    install=lambda: _js_modules() and None,
+    install=_js_modules,
     server=lambda endpoint: [
         "node",
         HERE / "grpc_js" / "server.js",
@@ -255,7 +255,7 @@ def _java(main: str) -> list[str]:
 _JAVA = Peer(
     name="grpc-java",
     version=GRPC_JAVA,
-    install=lambda: _java("") and None,
+    install=lambda: _java(""),
     server=lambda endpoint: [*_java("TestServiceServer"), f"--port={endpoint.port}", "--use_tls=false"],
     client=lambda endpoint, case: [*_java("TestServiceClient"), *_client_flags(endpoint, case), "--use_tls=false"],
     client_cases=[*BASIC, *SOAKS, *COMPRESSED, "cacheable_unary", "pick_first_unary"],
@@ -290,7 +290,7 @@ def _cpp_program(name: str) -> Path:
 _CPP = Peer(
     name="gRPC C++",
     version=GRPC_CPP,
-    install=lambda: _cpp_program("") and None,
+    install=lambda: _cpp_program(""),
     server=lambda endpoint: [_cpp_program("interop-server"), f"--port={endpoint.port}"],
     client=lambda endpoint, case: [
         _cpp_program("interop-client"),
@@ -310,7 +310,7 @@ def _tool(name: str, program: str, version: str, path: Callable[[], Path | str],
     return Peer(
         name=name,
         version=version,
-        install=lambda: path() and None,
+        install=path,
         client=lambda endpoint, case: [
             sys.executable,
             "-m",

