@@ -172,7 +172,9 @@ class Connection:
     async def _write(self, scope: trio.CancelScope) -> None:
         try:
             await self.writer.run()
-            # The farewell is out. Let the peer hang up first where that may save a response in flight.
+            # The farewell is out. A reader that waits for its replies to leave would wait in vain.
+            self.control_buffer.close(self.reason)
+            # Let the peer hang up first where that may save a response in flight.
             if self.side is Side.SERVER:
                 with trio.move_on_after(FAREWELL_TIME):
                     await self._byte_stream.send_eof()

@@ -86,11 +86,17 @@ class LoopyWriter:
         """Write until the `Farewell` is out.
 
         Raises:
+            trio.EndOfChannel: the control buffer was closed.
             OSError, trio.BrokenResourceError, trio.ClosedResourceError: the byte stream is gone.
         """
         control_buffer = self._control_buffer
         while True:
-            self._take(await control_buffer.receive())
+            control_frame = await control_buffer.receive()
+            if control_buffer.closed:
+                # The buffer was closed while this frame was on its way here: nobody else can orphan it.
+                control_frame.orphan()
+                raise trio.EndOfChannel
+            self._take(control_frame)
             self._drain()
             while self._pieces or (self._active and self._has_credit()):
                 self._fill()
