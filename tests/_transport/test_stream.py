@@ -604,7 +604,7 @@ async def test_a_receiver_that_never_waits_yields_every_millisecond(monkeypatch:
     stream = Bench(window=2**20).client()
     for _ in range(10):
         arrive(stream, frame_message(b""))
-    assert await turns_of_others(stream.receive, 10) >= 9
+    assert await turns_of_others(stream.receive, 10) >= 7
 
 
 async def test_a_sender_that_never_waits_yields_too() -> None:

@@ -97,6 +97,7 @@ class LoopyWriter:
                 control_frame.orphan()
                 raise trio.EndOfChannel
             self._take(control_frame)
+            del control_frame  # a writer that sleeps must not keep a stream alive
             self._drain()
             while self._pieces or (self._active and self._has_credit()):
                 self._fill()
