@@ -48,7 +48,7 @@ from tests.interop.standard.peers import Argv, Endpoint
 from tests.interop.standard.service import InteropServicer
 from trio_grpc import RequestStream, ServicerContext, StatusCode
 
-PATIENCE = 60
+PATIENCE = 30
 ENVOY = "1.40.0"
 #: Requests after which a proxy says goodbye to a connection, where it can be told to.
 REQUEST_LIMIT = 10
@@ -64,7 +64,7 @@ class Proxy:
         command: writes a configuration into a folder and returns the command: it listens at the endpoint, takes calls
             to a port, and allows so many requests per connection.
         limits_requests: whether it can do that.
-        expected: reasons for failures, by case.
+        expected: reasons for failures that happen at least now and then, by case, with " tls" where only that does it.
     """
 
     name: str
@@ -212,7 +212,17 @@ def _envoy(program: str, endpoint: Endpoint, upstream: int, limit: int, director
 
 PROXIES: Sequence[Proxy] = (
     Proxy(name="nginx", install=_debian("nginx-light", "nginx"), command=_nginx),
-    Proxy(name="haproxy", install=_debian("haproxy", "haproxy"), command=_haproxy, limits_requests=False),
+    Proxy(
+        name="haproxy",
+        install=_debian("haproxy", "haproxy"),
+        command=_haproxy,
+        limits_requests=False,
+        expected={
+            # Seen between grpcio and grpc-go as well.
+            "concurrent_large_unary tls": "2.6 now and then ends a response with an empty DATA frame, or not at all, "
+            "instead of with its trailers",
+        },
+    ),
     Proxy(name="nghttpx", install=_debian("nghttp2-proxy", "nghttpx"), command=_nghttpx, limits_requests=False),
     Proxy(
         name="Envoy",
@@ -416,7 +426,7 @@ async def run_proxy(proxy: Proxy, tls: bool, certificates: Certificates, names: 
     results: list[Result] = []
 
     def add(case: str, started: float, message: str) -> None:
-        reason = proxy.expected.get(case)
+        reason = proxy.expected.get(f"{case} tls" if tls else case)
         outcome = judge(reason, message)
         if outcome == FAILED:
             print(f"{proxy.name}{' tls' if tls else ''} {case}: FAILED", flush=True)
