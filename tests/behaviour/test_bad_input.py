@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+import ssl
+import tracemalloc
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+import trustme
 from echo_pb2 import EchoReply, EchoRequest
+from echo_trio_grpc import EchoStub
 
+import trio_grpc
 from tests.behaviour.scripted import (
     BIDI,
     CLIENT_STREAM,
@@ -159,6 +164,40 @@ async def test_a_server_that_is_none(said: bytes, reason: str, nursery: trio.Nur
         assert reason in error.message
         await trio.sleep(5)
         scripted.assert_nothing_left(connections=0)
+
+
+@pytest.fixture(scope="module")
+def server_context() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    return context
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9), b"GET / HTTP/1.1\r\n\r\n", CLIENT_HELLO[:20], bytes(100)],
+    ids=["silence", "HTTP/2", "HTTP/1.1", "half a hello", "garbage"],
+)
+@pytest.mark.parametrize("stays", [True, False], ids=["stays", "hangs up"])
+async def test_a_stranger_at_a_tls_port(
+    said: bytes, stays: bool, server_context: ssl.SSLContext, nursery: trio.Nursery, autojump_clock: Any
+) -> None:
+    endpoint = await start_server(nursery, ssl_context=server_context, handshake_timeout=7)
+    stream = await endpoint.listener.connect()
+    if said:
+        await stream.send_all(said)
+    if not stays:
+        await trio.aclose_forcefully(stream)
+    await trio.sleep(10)
+    await endpoint.assert_nothing_left()
+    # Others get in.
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    async with trio_grpc.open_channel(
+        endpoint.listener.connect, ssl_context=client, server_hostname="localhost"
+    ) as channel:
+        assert (await EchoStub(channel).Unary(EchoRequest(text="hello"))).text == "hello"
+    await trio.aclose_forcefully(stream)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -362,6 +401,32 @@ async def test_metadata_that_is_valid_http_is_no_error(nursery: trio.Nursery, au
         )
         await peer.send_message(1, MESSAGE, end_stream=True)
         await expect_reply(peer, 1, REPLY)
+
+
+async def test_a_header_bomb(nursery: trio.Nursery, autojump_clock: Any) -> None:
+    """A few KiB of HPACK that stand for hundreds of megabytes; only its call fails, and the table stays right."""
+    endpoint = await start_server(nursery)
+    async with await endpoint.client() as peer:
+        await peer.send_request(1, BIDI)
+        # One entry of 4,000 octets for the table, then 65,000 references to it.
+        entry = b"\x40\x01x\x7f\xa1\x1e" + b"v" * 4000
+        tracemalloc.start()
+        async with peer.one_segment():
+            await peer.send_frame(HEADERS, 0, 3, peer.encode_headers(REQUEST) + entry)
+            for _ in range(5):
+                await peer.send_frame(CONTINUATION, 0, 3, b"\xbe" * 13_000)
+            await peer.send_frame(CONTINUATION, END_HEADERS, 3)
+        assert "bytes is over the limit of 16384" in await expect_status(peer, 3, StatusCode.RESOURCE_EXHAUSTED)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 2_000_000
+        await peer.expect(RstStreamFrame, stream_id=3, error_code=ErrorCode.NO_ERROR)
+        await peer.send_frame(HEADERS, END_HEADERS, 5, peer.encode_headers(REQUEST) + b"\xbe")
+        await peer.send_message(5, MESSAGE, end_stream=True)
+        await expect_reply(peer, 5, REPLY)
+        await peer.send_message(1, MESSAGE, end_stream=True)
+        await expect_reply(peer, 1, REPLY)
+        await endpoint.assert_nothing_left(connections=1)
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "open"])
@@ -777,6 +842,20 @@ async def test_continuation_frames_of_any_size(nursery: trio.Nursery, autojump_c
                 await peer.send_frame(CONTINUATION, END_HEADERS, stream_id, pieces[-1])
                 await peer.send_message(stream_id, MESSAGE, end_stream=True)
             await expect_reply(peer, stream_id, REPLY)
+
+
+async def test_silence_inside_a_header_block(nursery: trio.Nursery, autojump_clock: Any) -> None:
+    endpoint = await start_server(nursery)
+    async with await endpoint.client() as peer:
+        await peer.send_request(1, CLIENT_STREAM)
+        await peer.send_frame(HEADERS, 0, 3, peer.encode_headers(REQUEST)[:5])
+        await trio.sleep(1000)
+        assert endpoint.server.statistics().handlers == 1
+        await endpoint.assert_serves()
+        drain = Background(nursery, endpoint.server.drain, 3)
+        await peer.expect(GoawayFrame)
+        await drain.result()
+    await endpoint.assert_nothing_left()
 
 
 async def test_request_trailers_end_a_request(nursery: trio.Nursery, autojump_clock: Any) -> None:

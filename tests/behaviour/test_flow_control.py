@@ -613,8 +613,11 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("capacity", [None, 10_000], ids=["sockets", "narrow"])
-@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.parametrize(
+    ("name", "capacity"),
+    [*((name, 10_000) for name in FLOODS), ("PING", None), ("WINDOW_UPDATE of 0", None)],
+    ids=lambda value: "sockets" if value is None else str(value),
+)
 async def test_replies_to_a_peer_that_never_reads_are_bounded(
     name: str, capacity: int | None, nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
@@ -623,7 +626,7 @@ async def test_replies_to_a_peer_that_never_reads_are_bounded(
     async with await endpoint.client() as peer:
         peer.auto_ack = False
         await endpoint.assert_serves(peer, 1)
-        flood = Flood(nursery, peer, FLOODS[name], 1_000_000 if capacity is None else 200_000)
+        flood = Flood(nursery, peer, FLOODS[name], 700_000 if capacity is None else 100_000)
         await flood.assert_stuck()
         # One read of at most 256 KiB may be in hand when the reader stops.
         assert endpoint.server.statistics().control_frames < (35_000 if capacity is None else 2_000)
@@ -636,10 +639,10 @@ async def test_replies_to_a_peer_that_never_reads_are_bounded(
 
 
 async def test_the_memory_of_a_flood_is_bounded(nursery: trio.Nursery, autojump_clock: Any) -> None:
-    endpoint = await start_server(nursery, sockets=True)
+    endpoint = await start_server(nursery, capacity=300_000)
     async with await endpoint.client() as peer:
         tracemalloc.start()
-        flood = Flood(nursery, peer, FLOODS["PING"])
+        flood = Flood(nursery, peer, FLOODS["PING"], 700_000)
         await flood.assert_stuck()
         held, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
