@@ -574,7 +574,7 @@ async def test_a_unary_call_cannot_be_flooded(nursery: trio.Nursery, autojump_cl
 class Flood:
     """Sends a lot beside the test, as fast as it is taken."""
 
-    def __init__(self, nursery: trio.Nursery, peer: ScriptedPeer, data: bytes, size: int = 1_000_000) -> None:
+    def __init__(self, nursery: trio.Nursery, peer: ScriptedPeer, data: bytes, size: int = 600_000) -> None:
         self._task = Background(nursery, self._send, peer, data * (size // len(data)))
 
     async def _send(self, peer: ScriptedPeer, data: bytes) -> None:
@@ -639,10 +639,10 @@ async def test_replies_to_a_peer_that_never_reads_are_bounded(
 
 
 async def test_the_memory_of_a_flood_is_bounded(nursery: trio.Nursery, autojump_clock: Any) -> None:
-    endpoint = await start_server(nursery, capacity=300_000)
+    endpoint = await start_server(nursery, capacity=150_000)
     async with await endpoint.client() as peer:
         tracemalloc.start()
-        flood = Flood(nursery, peer, FLOODS["PING"], 700_000)
+        flood = Flood(nursery, peer, FLOODS["PING"], 600_000)
         await flood.assert_stuck()
         held, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
