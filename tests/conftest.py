@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
+import hypothesis
 import pytest
 import trio
 
@@ -31,6 +32,12 @@ from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._server import Server
 from trio_grpc._transport.connection import Connection
 from trio_grpc.testing import ChannelPair
+
+# The same examples in every run: a test that fails now and then tells nobody anything. HYPOTHESIS_PROFILE=explore looks
+# for new ones.
+hypothesis.settings.register_profile("repeat", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 WATCHDOG_SECONDS = 60.0
 #: Between one step and the next, harsher one.

@@ -124,7 +124,9 @@ def test_our_decoder_reads_what_hpack_writes(
     encoder, decoder = hpack.Encoder(), make_decoder(extend)
     for step in steps:
         if isinstance(step, int):
-            encoder.header_table_size = step
+            # hpack forgets to announce a size that is set twice in a row.
+            if step != encoder.header_table_size:
+                encoder.header_table_size = step
             continue
         fields, huffman, times = step
         given_fields = [hpack.NeverIndexedHeaderTuple(*f) if f[0] == secret else hpack.HeaderTuple(*f) for f in fields]
