@@ -74,9 +74,9 @@ class Matrix:
     async def _to(self, peer: Peer, tls: bool) -> None:
         """Our client, the peer's server."""
         assert peer.server is not None
-        endpoint = self._certificates.endpoint(tls=tls)
+        endpoint = self._certificates.endpoint_for(peer, tls=tls)
         name = f"{peer.name} server{' tls' if tls else ''}"
-        flags = [f"--use_tls={tls}", f"--ca_file={endpoint.authority}", "--server_host_override=localhost"]
+        flags = [f"--use_tls={tls}", f"--ca_file={endpoint.authority}", f"--server_host_override={endpoint.name}"]
         options = our_client.parse([*flags, f"--patience={PATIENCE}"])
         async with self._limiter:
             try:
@@ -92,7 +92,7 @@ class Matrix:
     async def _from(self, peer: Peer, tls: bool) -> None:
         """The peer's client, our server."""
         assert peer.client is not None
-        endpoint = self._certificates.endpoint(tls=tls)
+        endpoint = self._certificates.endpoint_for(peer, tls=tls)
         name = f"our server for {peer.name}{' tls' if tls else ''}"
         command = [sys.executable, "-m", "tests.interop.standard.server", "--host=127.0.0.1", f"--port={endpoint.port}"]
         if tls:

@@ -15,7 +15,7 @@ import attrs
 import trio
 import trustme
 
-from tests.interop.standard.peers import ROOT, Argv, Endpoint
+from tests.interop.standard.peers import ROOT, Argv, Endpoint, Peer
 
 START_SECONDS = 60
 PASSED, FAILED, KNOWN, SURPRISE, SKIPPED = "passed", "failed", "known failure", "passes after all", "skipped"
@@ -71,6 +71,14 @@ class Certificates:
 
     def endpoint(self, *, tls: bool) -> Endpoint:
         return Endpoint(free_port(), tls, self.authority, self.chain, self.key)
+
+    def endpoint_for(self, peer: Peer, *, tls: bool) -> Endpoint:
+        """The same with the certificates that the peer's programs insist on."""
+        if not tls or peer.certificates is None:
+            return self.endpoint(tls=tls)
+        folder = peer.certificates()
+        files = [folder / name for name in ("ca.pem", "server1.pem", "server1.key")]
+        return Endpoint(free_port(), tls, *files, name="foo.test.google.fr")
 
 
 def tail(log: Path) -> str:

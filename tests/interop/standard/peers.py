@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -44,8 +45,9 @@ class Endpoint:
 
     Attributes:
         port: on 127.0.0.1.
-        tls: whether it speaks TLS, with a certificate for ``localhost``.
+        tls: whether it speaks TLS.
         authority, chain, key: PEM files: the root, and the server's own.
+        name: the name in the certificate.
     """
 
     port: int
@@ -53,6 +55,7 @@ class Endpoint:
     authority: Path
     chain: Path
     key: Path
+    name: str = "localhost"
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +69,9 @@ class Peer:
         server: the command of its server; None if it has none.
         client: the command that runs one case; None if it has none.
         client_cases: what its client can do.
-        tls: whether both can use our certificates.
+        tls: whether both speak TLS.
+        certificates: where its programs have their certificates from, if they cannot be given any: a folder with
+            gRPC's well-known ``ca.pem``, ``server1.pem`` and ``server1.key``.
         environment: added to the environment of both.
         expected: reasons by ``direction case``, where the direction is ``to`` (its server) or ``from`` (its client).
     """
@@ -78,6 +83,7 @@ class Peer:
     client: Callable[[Endpoint, str], Argv] | None = None
     client_cases: Sequence[str] = ()
     tls: bool = False
+    certificates: Callable[[], Path] | None = None
     environment: Callable[[], Mapping[str, str]] = dict
     expected: Mapping[str, str] = attrs.field(factory=dict)
 
@@ -119,11 +125,25 @@ def _tls(endpoint: Endpoint, *, server: bool) -> list[str]:
         return []
     if server:
         return ["--use_tls=true", f"--tls_cert_file={endpoint.chain}", f"--tls_key_file={endpoint.key}"]
-    return ["--use_tls=true", f"--ca_file={endpoint.authority}", "--server_host_override=localhost"]
+    return ["--use_tls=true", f"--ca_file={endpoint.authority}", f"--server_host_override={endpoint.name}"]
 
 
 def _client_flags(endpoint: Endpoint, case: str) -> list[str]:
     return ["--server_host=127.0.0.1", f"--server_port={endpoint.port}", f"--test_case={case}"]
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
+
+
+_TEST_CERTIFICATES = ("ca.pem", "server1.pem", "server1.key")
+
+
+def _test_ca(endpoint: Endpoint) -> list[str]:
+    """The flags of clients that have their certificates built in."""
+    if not endpoint.tls:
+        return ["--use_tls=false"]
+    return ["--use_tls=true", "--use_test_ca=true", f"--server_host_override={endpoint.name}"]
 
 
 # -- grpcio
@@ -239,25 +259,43 @@ _JS = Peer(
 # -- grpc-java
 
 
+def _java_classpath() -> str:
+    return maven_classpath("grpc-java", f"io.grpc:grpc-interop-testing:{GRPC_JAVA}")
+
+
 def _java(main: str) -> list[str]:
-    classpath = maven_classpath("grpc-java", f"io.grpc:grpc-interop-testing:{GRPC_JAVA}")
     # The first compiler's code is fast enough, and a case takes half a second instead of one.
-    return [
-        "java",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:+UseSerialGC",
-        "-cp",
-        classpath,
-        f"io.grpc.testing.integration.{main}",
-    ]
+    fast = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    return ["java", *fast, "-cp", _java_classpath(), f"io.grpc.testing.integration.{main}"]
+
+
+def _java_certificates() -> Path:
+    (jar,) = Path(_java_classpath()).parent.glob(f"grpc-testing-{GRPC_JAVA}.jar")
+
+    def make(folder: Path) -> None:
+        with zipfile.ZipFile(jar) as archive:
+            for name in _TEST_CERTIFICATES:
+                (folder / name).write_bytes(archive.read(f"certs/{name}"))
+
+    return once("grpc-java-certificates", [GRPC_JAVA], make)
 
 
 _JAVA = Peer(
     name="grpc-java",
     version=GRPC_JAVA,
-    install=lambda: _java(""),
-    server=lambda endpoint: [*_java("TestServiceServer"), f"--port={endpoint.port}", "--use_tls=false"],
-    client=lambda endpoint, case: [*_java("TestServiceClient"), *_client_flags(endpoint, case), "--use_tls=false"],
+    install=_java_certificates,
+    server=lambda endpoint: [
+        *_java("TestServiceServer"),
+        f"--port={endpoint.port}",
+        f"--use_tls={_flag(endpoint.tls)}",
+    ],
+    client=lambda endpoint, case: [
+        *_java("TestServiceClient"),
+        *_client_flags(endpoint, case),
+        *_test_ca(endpoint),
+    ],
+    tls=True,
+    certificates=_java_certificates,
     client_cases=[*BASIC, *SOAKS, *COMPRESSED, "cacheable_unary", "pick_first_unary"],
     expected={
         "to cacheable_unary": _NO_CACHE,
@@ -282,25 +320,38 @@ def _cpp_program(name: str) -> Path:
         run("make", "--silent", "--jobs=2", f"--file={makefile}", cwd=source)
         for program in ("interop-client", "interop-server"):
             (source / program).rename(folder / program)
+        for file in _TEST_CERTIFICATES:
+            (source / "src" / "core" / "tsi" / "test_creds" / file).rename(folder / file)
         shutil.rmtree(source)
 
-    return once("grpc-cpp", [GRPC_CPP, digest(makefile)], make) / name
+    return once("grpc-cpp", [GRPC_CPP, digest(makefile), *_TEST_CERTIFICATES], make) / name
 
 
 _CPP = Peer(
     name="gRPC C++",
     version=GRPC_CPP,
     install=lambda: _cpp_program(""),
-    server=lambda endpoint: [_cpp_program("interop-server"), f"--port={endpoint.port}"],
+    server=lambda endpoint: [
+        _cpp_program("interop-server"),
+        f"--port={endpoint.port}",
+        f"--use_tls={_flag(endpoint.tls)}",
+    ],
     client=lambda endpoint, case: [
         _cpp_program("interop-client"),
         *_client_flags(endpoint, case),
+        *_test_ca(endpoint),
         "--soak_iterations=10",
         "--soak_overall_timeout_seconds=30",
         "--soak_per_iteration_max_acceptable_latency_ms=1000",
     ],
     client_cases=[*BASIC, *SOAKS, *COMPRESSED, "half_duplex", "pick_first_unary"],
-    expected={"to cacheable_unary": _NO_CACHE, "to pick_first_unary": _NO_ID},
+    tls=True,
+    certificates=lambda: _cpp_program(""),
+    expected={
+        "to cacheable_unary": _NO_CACHE,
+        "to pick_first_unary": _NO_ID,
+        "from pick_first_unary tls": "its client speaks plaintext in this case (its own TLS server refuses it too)",
+    },
 )
 
 # -- programs that call any server
