@@ -380,6 +380,19 @@ async def request_limit_all_at_once(client: Client, servicer: Observed) -> None:
                 nursery.start_soon(slow)
 
 
+async def request_limit_streams(client: Client, servicer: Observed) -> None:
+    """A stream that is open when the proxy says goodbye goes on to its end."""
+    for _ in range(5):
+        async with client.stub.FullDuplexCall() as call:
+            for size in range(1, 3 * REQUEST_LIMIT):
+                await call.send(output_request(size))
+                check(len((await call.receive()).payload.body) == size, "size")
+                await client.stub.EmptyCall(Empty())
+            await call.done_sending()
+            async for _ in call:
+                raise CaseFailed("one response too many")
+
+
 async def request_limit_large_messages(client: Client, servicer: Observed) -> None:
     async def some() -> None:
         for _ in range(REQUEST_LIMIT):
@@ -402,6 +415,7 @@ OWN_CASES = {
         responses_come_as_they_are_sent,
         request_limit_one_after_the_other,
         request_limit_all_at_once,
+        request_limit_streams,
         request_limit_large_messages,
     )
 }
