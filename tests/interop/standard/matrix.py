@@ -77,8 +77,14 @@ class Certificates:
         if not tls or peer.certificates is None:
             return self.endpoint(tls=tls)
         folder = peer.certificates()
-        files = [folder / name for name in ("ca.pem", "server1.pem", "server1.key")]
-        return Endpoint(free_port(), tls, *files, name="foo.test.google.fr")
+        return Endpoint(
+            free_port(),
+            tls,
+            folder / "ca.pem",
+            folder / "server1.pem",
+            folder / "server1.key",
+            name="foo.test.google.fr",
+        )
 
 
 def tail(log: Path) -> str:
@@ -178,8 +184,8 @@ def print_matrix(results: Sequence[Result], cases: Sequence[str], titles: Mappin
         if result.outcome == SKIPPED:
             print(f"SKIPPED {result.peer} ({result.message})")
         elif result.outcome == FAILED:
-            tls = " tls" if result.tls else ""
-            print(f"FAILED {result.peer}{tls}, {result.direction}, {result.case}: {' '.join(result.message.split())}")
+            peer = f"{result.peer} tls" if result.tls else result.peer
+            print(f"FAILED {peer}, {result.direction}, {result.case}: {' '.join(result.message.split())}")
 
 
 def report(
