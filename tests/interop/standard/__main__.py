@@ -48,6 +48,7 @@ class Matrix:
 
     def __init__(self, directory: Path, cases: Sequence[str], jobs: int) -> None:
         self.results: list[Result] = []
+        self._unfinished: dict[str, Peer] = {}
         self._directory = directory
         self._cases = cases
         self._limiter = trio.CapacityLimiter(jobs)
@@ -55,12 +56,14 @@ class Matrix:
 
     async def run_peer(self, peer: Peer) -> None:
         """Install a peer and run all its cases."""
+        self._unfinished[peer.name] = peer
         try:
-            await trio.to_thread.run_sync(peer.install)
+            await trio.to_thread.run_sync(peer.install, abandon_on_cancel=True)
         except Unavailable as error:
             nothing = Result(peer=peer.name, version=peer.version, direction="", tls=False, case="", outcome=SKIPPED)
             self.results.append(attrs.evolve(nothing, message=str(error)))
             print(f"{peer.name}: SKIPPED ({error})", flush=True)
+            del self._unfinished[peer.name]
             return
         started = monotonic()
         async with trio.open_nursery() as nursery:
@@ -69,7 +72,13 @@ class Matrix:
                     nursery.start_soon(self._to, peer, tls)
                 if peer.client is not None:
                     nursery.start_soon(self._from, peer, tls)
+        del self._unfinished[peer.name]
         print(f"{peer.name}: {monotonic() - started:.0f} s", flush=True)
+
+    def time_is_over(self) -> None:
+        """Peers that have not come to their end have failed."""
+        for peer in self._unfinished.values():
+            self._add(peer, "to", False, "(time)", 0, 1, "not ended in time")
 
     async def _to(self, peer: Peer, tls: bool) -> None:
         """Our client, the peer's server."""
@@ -99,12 +108,16 @@ class Matrix:
             command += ["--use_tls", f"--tls_cert_file={endpoint.chain}", f"--tls_key_file={endpoint.key}"]
         environment = peer.environment()
         async with self._limiter:
-            async with running(name, command, {}, endpoint.port, self._directory) as log:
-                for case in peer.client_cases:
-                    if case in self._cases or case not in CASES:
-                        argv = peer.client(endpoint, case)
-                        await self._case(peer, "from", tls, case, run_client, argv, environment)
-            self._add(peer, "from", tls, LOG, 0, 1, tail(log))
+            try:
+                async with running(name, command, {}, endpoint.port, self._directory) as log:
+                    for case in peer.client_cases:
+                        if case in self._cases or case not in CASES:
+                            argv = peer.client(endpoint, case)
+                            await self._case(peer, "from", tls, case, run_client, argv, environment)
+            except CaseFailed as error:
+                self._add(peer, "from", tls, "(start)", 0, 1, str(error))
+            else:
+                self._add(peer, "from", tls, LOG, 0, 1, tail(log))
 
     async def _case(
         self,
@@ -173,9 +186,19 @@ async def main(options: argparse.Namespace) -> int:
     cases = [case for case in CASES if not options.cases or case in options.cases]
     with tempfile.TemporaryDirectory() as directory:
         matrix = Matrix(Path(directory), cases, options.jobs)
+
+        async def give_up() -> None:
+            await trio.sleep(options.minutes * 60)
+            matrix.time_is_over()
+            nursery.cancel_scope.cancel()
+
+        # Not a scope with a deadline: that would go out with every call.
         async with trio.open_nursery() as nursery:
-            for peer in peers:
-                nursery.start_soon(matrix.run_peer, peer)
+            nursery.start_soon(give_up)
+            async with trio.open_nursery() as running_peers:
+                for peer in peers:
+                    running_peers.start_soon(matrix.run_peer, peer)
+            nursery.cancel_scope.cancel()
     order = [peer.name for peer in peers]
     results = sorted(matrix.results, key=lambda one: (order.index(one.peer), one.direction, one.tls))
     titles = {"to": "our client, the peer's server", "from": "the peer's client, our server"}
@@ -190,6 +213,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--peers", type=names, help=", ".join(peer.name for peer in PEERS))
     parser.add_argument("--cases", type=names, help="the default is all of them")
     parser.add_argument("--json", type=Path, default=CACHE / "matrix.json")
+    parser.add_argument("--minutes", type=float, default=20, help="give up after so long")
     parser.add_argument("--jobs", type=int, default=2, help="servers that run at once")
     options = parser.parse_args(arguments)
     for name in options.peers or ():
