@@ -21,7 +21,7 @@ from trio_grpc._compression import (
     get_compressor,
 )
 from trio_grpc._deadline import rpc_deadline
-from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata
+from trio_grpc._metadata import Metadata, MetadataError, MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
@@ -143,11 +143,18 @@ class ServicerContext(Generic[ResponseT_contra]):
 
     @property
     def metadata(self) -> Metadata:
-        """The metadata that came with the request."""
+        """The metadata that came with the request.
+
+        Raises:
+            RpcError: INTERNAL, a ``-bin`` value is no base64; it is the RPC's status if it escapes the handler.
+        """
         if self._metadata is None:
             request = self._stream.request
             assert request is not None
-            self._metadata = Metadata.from_wire(request.fields)
+            try:
+                self._metadata = Metadata.from_wire(request.fields)
+            except MetadataError as error:
+                raise RpcError(StatusCode.INTERNAL, f"malformed request: {error}") from error
         return self._metadata
 
     @property
