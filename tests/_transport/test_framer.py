@@ -272,7 +272,7 @@ def test_headers() -> None:
 
 
 @pytest.mark.parametrize("end_stream", [0, END_STREAM])
-@pytest.mark.parametrize("priority", [b"", b"\0\0\0\0\0", b"\x80\0\0\1\xff"])
+@pytest.mark.parametrize("priority", [b"", b"\0\0\0\0\0", b"\x80\0\0\3\xff"])
 @pytest.mark.parametrize("padding", [None, 0, 7])
 def test_padding_and_priority_of_headers_are_skipped(padding: int | None, priority: bytes, end_stream: int) -> None:
     conversation = Conversation()
@@ -428,7 +428,7 @@ def test_a_frame_over_the_size_is_judged_by_its_header() -> None:
         (frames.frame(PING, ACK, 0, b"12345678"), [("pong", b"12345678")]),
         (frames.frame(PING, 0xFE, 0, b"12345678"), [("ping", frames.frame(PING, ACK, 0, b"12345678"))]),
         (frames.frame(PRIORITY, 0, 1, bytes(5)), []),
-        (frames.frame(PRIORITY, 0, 1, b"\0\0\0\1\0"), []),
+        (frames.frame(PRIORITY, 0, 1, b"\0\0\0\1\0"), [("fault", 1, ErrorCode.PROTOCOL_ERROR)]),
         (frames.frame(PRIORITY, 0, 1, bytes(6)), [("fault", 1, ErrorCode.FRAME_SIZE_ERROR)]),
         (frames.frame(0xEE, 0xFF, 0, b"?"), []),
         (frames.frame(0xEE, 0xFF, 5, bytes(16_384)), []),

@@ -608,7 +608,7 @@ FLOODS = {
     "PING": frames_of(6, 0, 0, b"12345678", 1000),
     "SETTINGS": frames_of(4, 0, 0, b"", 1000),
     "SETTINGS that change windows": frames_of(4, 0, 0, b"\0\4\0\0\0\1", 500) + frames_of(4, 0, 0, b"\0\4\0\1\0\0", 500),
-    "HEADERS of a stream that has ended": frames_of(1, 5, 1, b"\x83\x86\x84", 1000),
+    "DATA of a stream that has ended": frames_of(0, 0, 1, b"x", 1000),
     "WINDOW_UPDATE of 0": frames_of(8, 0, 1, bytes(4), 1000),
 }
 

@@ -223,10 +223,10 @@ class Machine:
         """DATA that is no message, or credit of nothing: the answer is a reset."""
         rpc = self.choose_rpc()
         if rpc is not None and rpc.stream.stream_id:
+            rpc.faults += 1
             if self.choose(2):
                 self.feed(frames.frame(frames.DATA, 0, rpc.stream.stream_id, b"\x07\0\0\0\0"))
             else:
-                rpc.faults += 1
                 self.feed(frames.frame(frames.WINDOW_UPDATE, 0, rpc.stream.stream_id, bytes(4)))
 
     def feed_reset(self) -> None:

@@ -305,6 +305,8 @@ class Framer(Generic[RecordT]):
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PRIORITY on stream 0")
             if len(payload) != 5:
                 self._handler.on_stream_fault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes long")
+            elif frames.read_uint32(payload, 0) & 0x7FFFFFFF == stream_id:
+                self._handler.on_stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
         elif frame_type == PUSH_PROMISE:
             # RFC 9113, 8.4: a client that sent ENABLE_PUSH=0 and every server must treat it as a connection error.
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is not allowed here")
@@ -313,6 +315,7 @@ class Framer(Generic[RecordT]):
     def _receive_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS on stream 0")
+        depends_on_itself = False
         if flags & (PADDED | PRIORITY_FLAG):
             start, stop = 0, len(payload)
             if flags & PADDED:
@@ -322,7 +325,8 @@ class Framer(Generic[RecordT]):
             if flags & PRIORITY_FLAG:
                 if stop - start < 5:
                     raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "HEADERS too short for its priority fields")
-                # RFC 9113, 5.3.2: priorities are deprecated, and ignored whatever they say.
+                # Priorities are deprecated (RFC 9113, 5.3.2) and ignored, but for nonsense (RFC 7540, 5.3.1).
+                depends_on_itself = frames.read_uint32(payload, start) & 0x7FFFFFFF == stream_id
                 start += 5
             if start > stop:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS padding is longer than the frame")
@@ -335,6 +339,9 @@ class Framer(Generic[RecordT]):
             self._block_ends_stream = end_stream
             self._block = [payload]
             self._block_length = len(payload)
+        if depends_on_itself:
+            # After the block: an HPACK table must see all of them.
+            self._handler.on_stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
 
     def _receive_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not self._block_stream:

@@ -428,7 +428,8 @@ def parse_request(fields: Sequence[Field]) -> RequestHeaders | RequestTrailers |
     if not method:
         return Malformed("request without :method")
     if method != b"CONNECT":
-        if raw_path is None:
+        # RFC 9113 section 8.3.1: not empty either.
+        if not raw_path:
             return Malformed("request without :path")
         if not pseudo.get(b":scheme"):
             return Malformed("request without :scheme")

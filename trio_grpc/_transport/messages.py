@@ -17,6 +17,9 @@ from trio_grpc._transport.allocator import LARGE_MESSAGE, settle_allocator
 PREFIX_LENGTH = 5
 _PREFIX = struct.Struct(">BL")
 _UNPACK = _PREFIX.unpack_from
+#: Bytes of a request that is not gRPC that are awaited before it is answered, so that most get their answer after their
+#: end, as HTTP clients expect.
+_UNWANTED = 16_384
 #: Bytes of a body that is not gRPC that go into the status message.
 _SNIPPET = 200
 
@@ -190,6 +193,11 @@ class MeasuredAssembler(MessageAssembler):
         return self._left > 0 or super().mid_message
 
     @property
+    def short(self) -> bool:
+        """Whether the announced length has not been reached."""
+        return self._left > 0
+
+    @property
     def place(self) -> str:
         return f"{self._left} bytes short of its content-length" if self._left else super().place
 
@@ -198,6 +206,40 @@ class MeasuredAssembler(MessageAssembler):
         if self._left < 0:
             raise WrongLength
         return super().feed(data, start, end)
+
+
+class UnwantedBody(MessageAssembler):
+    """Takes the place of an assembler where nothing of the body is wanted: drops it, up to a bound."""
+
+    __slots__ = ("_announced", "_left")
+
+    def __init__(self, content_length: int | None) -> None:
+        super().__init__(0)
+        self._left = _UNWANTED
+        self._announced = content_length
+
+    @property
+    def mid_message(self) -> bool:
+        return bool(self._announced)
+
+    @property
+    def short(self) -> bool:
+        """Whether the announced length has not been reached."""
+        return bool(self._announced)
+
+    @property
+    def place(self) -> str:
+        return f"{self._announced} bytes short of its content-length"
+
+    def feed(self, data: bytes, start: int, end: int) -> bool:  # noqa: ARG002 # the bytes do not matter
+        if self._announced is not None:
+            self._announced -= end - start
+            if self._announced < 0:
+                raise WrongLength
+        self._left -= end - start
+        if self._left < 0:
+            raise NotMessages("body of a request that is not gRPC")
+        return False
 
 
 class ForeignBody(MessageAssembler):

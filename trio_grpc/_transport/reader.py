@@ -8,6 +8,7 @@ their receiver, whose unread bytes the stream's window bounds.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -25,7 +26,7 @@ from trio_grpc._transport.control_buffer import (
 from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
 from trio_grpc._transport.framer import Framer
 from trio_grpc._transport.frames import MAX_WINDOW, ConnectionFault, ErrorCode, error_name
-from trio_grpc._transport.header_codec import HeaderDecoder, HeaderListTooLarge
+from trio_grpc._transport.header_codec import Field, HeaderDecoder, HeaderListTooLarge
 from trio_grpc._transport.headers import (
     Malformed,
     RequestHeaders,
@@ -40,7 +41,15 @@ from trio_grpc._transport.headers import (
     rst_to_status,
     trailers_only_fields,
 )
-from trio_grpc._transport.messages import ForeignBody, MeasuredAssembler, MessageError, MessageTooLarge, NotMessages
+from trio_grpc._transport.messages import (
+    ForeignBody,
+    MeasuredAssembler,
+    MessageError,
+    MessageTooLarge,
+    NotMessages,
+    UnwantedBody,
+    WrongLength,
+)
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.stream_table import UNLIMITED_STREAMS, StreamTable
@@ -128,6 +137,8 @@ class Reader:
         self._on_pong = on_pong
         self._new_streams: list[Stream] = []
         self._settings_seen = False
+        #: Stream ids that a client left out: closed without ever having been open (RFC 9113, 5.1.1).
+        self._skipped: deque[range] = deque(maxlen=_SKIPPED)
         self._batch_bytes = 0
         self._now = 0.0
         self.last_read: float = 0.0
@@ -209,51 +220,74 @@ class Reader:
         if not stream_id & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"client opened stream {stream_id}, which is even")
         if stream_id <= self.last_peer_stream_id:
-            # RFC 9113, 5.1: a stream that has ended. Its last frames may have crossed ours, so only it is answered.
-            self._control_buffer.put(RefuseStream(stream_id, None, ErrorCode.STREAM_CLOSED))
+            self._reopen(stream_id)
             return
         if stream_id > self.refuse_above:
             return
+        if stream_id > self.last_peer_stream_id + 2:
+            self._skipped.append(range(self.last_peer_stream_id + 1, stream_id))
         self.last_peer_stream_id = stream_id
         if end_stream and isinstance(record, RequestHeaders) and record.content_length:
             record = Malformed(f"content-length is {record.content_length}, but no DATA follows")
+        fields: tuple[Field, ...] | None = None
         if isinstance(record, RequestHeaders):
-            refusal = record.refusal
-            if refusal is None:
-                if not self.accepting or not self._table.acquire_nowait():
-                    # Safe to retry (RFC 9113, 8.7): nothing of this stream was looked at.
-                    self._control_buffer.put(RefuseStream(stream_id, None, ErrorCode.REFUSED_STREAM))
-                    return
-                stream = Stream(
-                    self._control_buffer,
-                    self._table,
-                    self._incoming,
-                    stream_id=stream_id,
-                    send_window=self._outgoing.initial,
-                    message_limit=self._message_limit,
-                    peer=self._peer,
-                )
-                stream.request = record
-                stream.request_time = self._now
-                stream.remote_closed = end_stream
-                if record.content_length is not None:
-                    stream.assembler = MeasuredAssembler(stream.assembler, record.content_length)
-                self._streams[stream_id] = stream
-                self._new_streams.append(stream)
+            if self.accepting and self._table.acquire_nowait():
+                self._open_stream(stream_id, record, end_stream)
                 return
-            fields = trailers_only_fields(refusal.code, refusal.message, http_status=refusal.http_status)
+            # Safe to retry (RFC 9113, 8.7): nothing of this stream was looked at.
+            error_code: int | None = ErrorCode.REFUSED_STREAM
         elif isinstance(record, HeaderListTooLarge):
             fields = trailers_only_fields(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"request metadata of {record.size} bytes is over the limit of {record.limit} bytes "
                 "(option max_header_list_size)",
             )
+            error_code = None if end_stream else ErrorCode.NO_ERROR
         else:
             reason = record.reason if isinstance(record, Malformed) else "request headers without pseudo-header fields"
             _logger.debug("%s: malformed request on stream %d: %s", self._peer, stream_id, reason)
-            self._control_buffer.put(RefuseStream(stream_id, None, ErrorCode.PROTOCOL_ERROR))
+            error_code = ErrorCode.PROTOCOL_ERROR
+        if not end_stream:
+            self._table.cut_short(stream_id)
+        self._control_buffer.put(RefuseStream(stream_id, fields, error_code))
+
+    def _open_stream(self, stream_id: int, record: RequestHeaders, end_stream: bool) -> None:
+        stream = Stream(
+            self._control_buffer,
+            self._table,
+            self._incoming,
+            stream_id=stream_id,
+            send_window=self._outgoing.initial,
+            message_limit=self._message_limit,
+            peer=self._peer,
+        )
+        stream.request = record
+        stream.request_time = self._now
+        stream.remote_closed = end_stream
+        self._streams[stream_id] = stream
+        refusal = record.refusal
+        if refusal is None:
+            if record.content_length is not None:
+                stream.assembler = MeasuredAssembler(stream.assembler, record.content_length)
+            self._new_streams.append(stream)
+        elif refusal.http_status in _STRANGERS:
+            stream.assembler = UnwantedBody(record.content_length)
+            if end_stream:
+                stream.answer_stranger(refusal.http_status, refusal.code, refusal.message)
+        else:
+            stream.refuse(refusal.code, refusal.message, http_status=refusal.http_status)
+
+    def _reopen(self, stream_id: int) -> None:
+        """HEADERS on a stream that has left the table, or never was in it (server)."""
+        if self._table.was_cut_short(stream_id):
+            # Trailers that crossed our answer.
             return
-        self._control_buffer.put(RefuseStream(stream_id, fields, None if end_stream else ErrorCode.NO_ERROR))
+        if any(stream_id in skipped for skipped in self._skipped):
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, f"client opened stream {stream_id} after {self.last_peer_stream_id}"
+            )
+        # RFC 9113, 5.1: the peer itself has ended this stream.
+        raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"HEADERS on closed stream {stream_id}")
 
     def _request_trailers(self, stream: Stream, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
         """A second header block of a request (server): gRPC has no use for it, but it may end the stream."""
@@ -334,13 +368,23 @@ class Reader:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the connection window")
         stream = self._streams.get(stream_id)
         if stream is None:
-            # It has left the table: the connection is credited, and nothing is said.
             self._check_not_idle(stream_id, "DATA")
+            # It has left the table: the connection is credited. A client's fault (RFC 9113, 5.1) is answered; a server
+            # is not reproached with what came late.
+            if (
+                self._side is Side.SERVER
+                and flow_length
+                and stream_id <= self.refuse_above
+                and not self._table.was_cut_short(stream_id)
+            ):
+                self.on_stream_fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
             return
-        if stream.reset_code is not None or stream.cancelled is not None:
+        if stream.reset_code is not None:
             return
         if stream.remote_closed:
             self.on_stream_fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
+            return
+        if stream.cancelled is not None:
             return
         if self._side is Side.CLIENT and (stream.head_record is None or stream.trailers_record is not None):
             if start != stop or stream.trailers_record is None:
@@ -365,6 +409,12 @@ class Reader:
         code, message = StatusCode.INTERNAL, str(error)
         if isinstance(error, MessageTooLarge):
             code = StatusCode.RESOURCE_EXHAUSTED
+        elif self._side is Side.SERVER and isinstance(error, NotMessages):
+            self._answer_stranger(stream)
+            return
+        elif self._side is Side.SERVER and isinstance(error, WrongLength):
+            self.on_stream_fault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, message)
+            return
         elif isinstance(error, NotMessages):
             head = stream.head_record
             assert head is not None
@@ -381,12 +431,25 @@ class Reader:
 
     # -- ends
 
+    def _answer_stranger(self, stream: Stream) -> None:
+        request = stream.request
+        assert request is not None
+        assert request.refusal is not None
+        stream.answer_stranger(request.refusal.http_status, request.refusal.code, request.refusal.message)
+
     def _end_request(self, stream: Stream) -> None:
-        if stream.assembler.mid_message:
+        assembler = stream.assembler
+        if assembler.mid_message:
+            if isinstance(assembler, (MeasuredAssembler, UnwantedBody)) and assembler.short:
+                # RFC 9113, 8.1.1: a malformed request.
+                self.on_stream_fault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, f"request ended {assembler.place}")
+                return
             stream.close_remote()
-            stream.refuse(StatusCode.INTERNAL, f"request ended {stream.assembler.place}")
+            stream.refuse(StatusCode.INTERNAL, f"request ended {assembler.place}")
             return
         stream.peer_end()
+        if isinstance(assembler, UnwantedBody):
+            self._answer_stranger(stream)
 
     def _end_response(self, stream: Stream) -> None:
         """END_STREAM of a response: its status is in the trailers, or in headers that are both (Trailers-Only)."""
@@ -522,6 +585,10 @@ class Reader:
 
 
 _STATUS_CODES = tuple(StatusCode)
+#: HTTP statuses with which requests are refused that are not gRPC at all: wrong method, wrong content-type.
+_STRANGERS = (405, 415)
+#: Gaps in a client's stream ids that are remembered; clients leave none.
+_SKIPPED = 64
 
 
 def _is_grpc(head: ResponseHeaders) -> bool:

@@ -152,9 +152,10 @@ class Stream(OutgoingStream):
 
     def close_local(self) -> None:
         super().close_local()
-        if self.tail is not None or self.reset_code is not None:
+        if not self.remote_closed and (self.tail is not None or self.reset_code is not None):
             # Trailers or a reset end both directions: what still comes is credited to the connection and dropped.
             self.remote_closed = True
+            self._table.cut_short(self.stream_id)
         if self.remote_closed:
             self._leave()
         if self.reset_code is None and self.outcome is None and self.request is None and self.head is not None:
@@ -258,6 +259,8 @@ class Stream(OutgoingStream):
         if self.left_table or self.reset_code is not None:
             return
         self.reset_code = error_code
+        if not self.remote_closed and self.stream_id:
+            self._table.cut_short(self.stream_id)
         if is_response and not self.control_buffer.closed:
             self.reset_is_response = True
             self.control_buffer.count_response()
@@ -418,13 +421,29 @@ class Stream(OutgoingStream):
         self.discard_incoming()
         self.reset(error_code)
 
-    def refuse(self, code: StatusCode, message: str) -> None:
+    def answer_stranger(self, http_status: int, code: StatusCode, message: str) -> None:
+        """Answer a request that is not gRPC (server), in a way that its client can show to a human."""
+        if not self.end_stream:
+            self.responded = True
+            self.head = NO_TEMPLATE
+            self.head_literals = (
+                (b":status", b"%d" % http_status),
+                (b"content-type", b"text/plain; charset=utf-8"),
+                *trailer_fields(code, message),
+            )
+            body = f"{message}\n".encode()
+            self.chunks.append(body)
+            self.pending_bytes += len(body)
+            self.finish(NO_TEMPLATE, trailer_fields(code, message))
+        self._cancel_handler(message)
+
+    def refuse(self, code: StatusCode, message: str, *, http_status: int = 200) -> None:
         """End the RPC with a status of the transport's own (server) and cancel its handler."""
         if not self.end_stream:
             if self.responded:
                 self.finish(NO_TEMPLATE, trailer_fields(code, message))
             else:
-                self.finish(NO_TEMPLATE, trailers_only_fields(code, message))
+                self.finish(NO_TEMPLATE, trailers_only_fields(code, message, http_status=http_status))
         self._cancel_handler(message)
 
     def abandon(self, reason: str) -> None:

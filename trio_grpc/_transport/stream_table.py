@@ -17,6 +17,9 @@ StreamT = TypeVar("StreamT")
 
 #: What a client assumes before the peer's SETTINGS arrive (grpc-go, internal/transport/defaults.go).
 DEFAULT_STREAM_LIMIT = 100
+#: Streams of which it is remembered that this side ended them first. Rust's h2 remembers 50 for a second; frames of
+#: more streams are rarely in flight, and a number costs less than a clock.
+_REMEMBERED = 1024
 #: SETTINGS_MAX_CONCURRENT_STREAMS absent from the peer's SETTINGS means no limit.
 UNLIMITED_STREAMS = 2**31 - 1
 
@@ -31,7 +34,7 @@ class StreamTable(Generic[StreamT]):
         refusal: why no more slots are handed out, or None.
     """
 
-    __slots__ = ("_on_idle", "_waiters", "limit", "opened", "refusal", "slots_used", "streams")
+    __slots__ = ("_cut_short", "_on_idle", "_waiters", "limit", "opened", "refusal", "slots_used", "streams")
 
     def __init__(self, limit: int, on_idle: Callable[[], None]) -> None:
         self.streams: dict[int, StreamT] = {}
@@ -39,6 +42,7 @@ class StreamTable(Generic[StreamT]):
         self.opened: int = 0
         self.limit: int = limit
         self.refusal: BaseException | None = None
+        self._cut_short: OrderedDict[int, None] = OrderedDict()
         self._waiters: OrderedDict[Task, None] = OrderedDict()
         self._on_idle = on_idle
 
@@ -82,6 +86,16 @@ class StreamTable(Generic[StreamT]):
             self._hand_out()
         if not self.slots_used:
             self._on_idle()
+
+    def cut_short(self, stream_id: int) -> None:
+        """Remember that this side ended a stream before the peer did: what was under way then is no fault."""
+        self._cut_short[stream_id] = None
+        if len(self._cut_short) > _REMEMBERED:
+            self._cut_short.popitem(last=False)
+
+    def was_cut_short(self, stream_id: int) -> bool:
+        """Whether frames may still come on a stream that has left the table (RFC 9113, 5.1, "closed")."""
+        return stream_id in self._cut_short
 
     def set_limit(self, limit: int) -> None:
         """Follow the peer's SETTINGS_MAX_CONCURRENT_STREAMS up and down."""
