@@ -592,7 +592,7 @@ async def test_what_is_to_be_ignored_between_data_frames(nursery: trio.Nursery, 
         await peer.send_headers(3, OK)
         for octet in MESSAGE:
             await peer.send_frame(0xEE, 0xFF, 3, b"?")
-            await peer.send_frame(PRIORITY, 0, 3, b"\0\0\0\1\xff")
+            await peer.send_frame(PRIORITY, 0, 3, b"\x80\0\0\1\xff")
             await peer.send_frame(PRIORITY, 0, 99, bytes(5))
             await peer.send_frame(0xA, 0, 0, b"\0\0h2")
             await peer.send_settings({0x9999: 1})
