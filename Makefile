@@ -13,7 +13,7 @@ TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-lowest check lint typecheck format coverage interop interop-proxies bench bench-env docs lock changelog clean
+.PHONY: help env demo test test-lowest check lint typecheck format coverage interop interop-proxies h2spec bench bench-env docs lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,7 +59,10 @@ coverage: env  ## run all tests and show the lines that none of them reach
 interop: env  ## the standard interop cases with every peer, installed when missing (ARGS="--peers grpc-go")
 	$(BIN)/python -m tests.interop.standard $(ARGS)
 
-interop-proxies: env  ## calls through nginx, haproxy, nghttpx and Envoy, installed when missing
+h2spec: env  ## the HTTP/2 conformance suite against our server, plaintext and TLS
+	$(BIN)/python -m tests.interop.h2spec $(ARGS)
+
+interop-proxies: env  ## the same cases through nginx, haproxy, nghttpx, Envoy, Caddy and Traefik
 	$(BIN)/python -m tests.interop.standard.proxies $(ARGS)
 
 test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyproject.toml allows

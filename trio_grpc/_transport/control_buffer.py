@@ -253,8 +253,6 @@ class ControlBuffer:
         if self.closed:
             # Nothing is counted any more: `close` may have come while the writer wrote.
             return
-        if self.closed:
-            return
         self._responses -= count
         if self._responses < self._limit:
             self._wake_reader()
