@@ -17,6 +17,7 @@ import trio_grpc
 from tests.behaviour.scripted import SERVER_STREAM, UNARY, start_server
 from tests.support.echo import Context, Echo, Requests
 from trio_grpc import Limits, RpcError, StatusCode
+from trio_grpc._transport import stream_table
 from trio_grpc._transport.allocator import settle_allocator
 from trio_grpc.testing import open_channel_pair
 
@@ -52,7 +53,9 @@ async def assert_flat(
 
 
 @pytest.fixture
-async def pair(autojump_clock: Clock) -> AsyncIterator[tuple[Echo, EchoStub]]:
+async def pair(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Echo, EchoStub]]:
+    # What is kept on purpose is soon complete.
+    monkeypatch.setattr(stream_table, "_REMEMBERED", 8)
     servicer = Echo()
     async with open_channel_pair(servicer) as (channel, _):
         yield servicer, EchoStub(channel)
