@@ -128,6 +128,27 @@ async def test_tutorial_metadata(route_guide: dict[str, Any]) -> None:
         assert await route_guide["get_place_and_edition"](stub, point) == ("Stone Cross", "7")
 
 
+async def test_tutorial_compression(route_guide: dict[str, Any]) -> None:
+    base: Any = route_guide["RouteGuide"]
+    flags: list[bool] = []
+
+    class Guide(base):  # type: ignore[misc]
+        async def RecordWalk(self, requests: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            async def watched() -> AsyncIterator[Any]:
+                async for request in requests:
+                    flags.append(context.request_compressed)
+                    yield request
+
+            return await super().RecordWalk(watched(), context)
+
+    async with open_channel_pair(Guide()) as (channel, _):
+        stub = route_guide["RouteGuideStub"](channel)
+        points = [place.at for place in route_guide["PLACES"][:3]]
+        summary = await route_guide["record_walk_quietly"](stub, points)
+        assert summary.points == 3
+    assert flags == [False, True, True]
+
+
 async def test_tutorial_tls(route_guide: dict[str, Any], tmp_path: Path, nursery: trio.Nursery) -> None:
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
