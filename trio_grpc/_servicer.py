@@ -27,7 +27,13 @@ from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
-from trio_grpc._transport.headers import response_fields, trailer_fields, trailers_only_fields
+from trio_grpc._transport.headers import (
+    header_list_size,
+    response_fields,
+    shorten_message,
+    trailer_fields,
+    trailers_only_fields,
+)
 from trio_grpc._transport.messages import CompressedBytes, Message
 from trio_grpc._transport.stream import NO_TEMPLATE, Stream
 
@@ -277,12 +283,14 @@ class ServicerContext(Generic[ResponseT_contra]):
                 self._queue_head()
             stream.finish(_OK_TRAILERS, self._trailing_metadata)
             return
+        make = trailer_fields if stream.responded else trailers_only_fields
         details = encode_status_details(error.code, error.message, error.details) if error.details else b""
-        metadata = self._trailing_metadata or error.trailing_metadata.to_wire()
-        if stream.responded:
-            fields = trailer_fields(error.code, error.message, details, metadata)
-        else:
-            fields = trailers_only_fields(error.code, error.message, details, metadata)
+        fields = make(error.code, error.message, details, self._trailing_metadata or error.trailing_metadata.to_wire())
+        limit = stream.peer_header_list_limit
+        if limit is not None and header_list_size(fields) > limit:
+            # The status matters more than what explains it; a client that gets more than it accepts reads neither.
+            room = limit - header_list_size(make(error.code)) - len("grpc-message") - 32
+            fields = make(error.code, shorten_message(error.message, room))
         stream.finish(NO_TEMPLATE, fields)
 
 

@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
         self.acks: list[bytes] = []
+        self.header_list_limit: int | None = None
 
     def on_headers(self, stream_id: int, record: Any, end_stream: bool) -> None:
         self.events.append(("headers", stream_id, record, end_stream))
@@ -56,7 +57,9 @@ class Recorder:
     def on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
         self.events.append(("goaway", last_stream_id, error_code, debug_data))
 
-    def on_settings(self, settings: ApplySettings, max_concurrent_streams: int | None) -> None:
+    def on_settings(
+        self, settings: ApplySettings, max_concurrent_streams: int | None, max_header_list_size: int | None
+    ) -> None:
         self.acks.append(settings.ack)
         self.events.append(
             (
@@ -67,6 +70,7 @@ class Recorder:
                 max_concurrent_streams,
             )
         )
+        self.header_list_limit = max_header_list_size
 
     def on_settings_acknowledged(self) -> None:
         self.events.append(("settings acknowledged",))

@@ -25,6 +25,7 @@ from trio_grpc._transport.headers import (
     encode_timeout,
     extend_request,
     extend_response,
+    header_list_size,
     http_to_status,
     is_grpc_content_type,
     parse_request,
@@ -32,6 +33,7 @@ from trio_grpc._transport.headers import (
     request_template,
     response_fields,
     rst_to_status,
+    shorten_message,
     trailer_fields,
     trailers_only_fields,
 )
@@ -1074,3 +1076,28 @@ def test_the_server_reads_what_the_client_builds() -> None:
     assert parse_response(response_fields("gzip", "gzip")) == attrs.evolve(
         NO_RESPONSE, http_status=200, content_type="application/grpc", encoding="gzip", accept_encoding=("gzip",)
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "size", "kept"),
+    [
+        ("plain", 5, "plain"),
+        ("plain", 4, "plai"),
+        ("plain", 0, ""),
+        ("plain", -40, ""),
+        ("a%b", 3, "a"),  # %25 is cut
+        ("a%b", 4, "a%"),
+        ("a%b", 5, "a%b"),
+        ("é!", 6, "é"),
+        ("é!", 5, ""),  # %C3%A9 is two octets of one character
+        ("x€", 9, "x"),
+    ],
+)
+def test_shorten_message(message: str, size: int, kept: str) -> None:
+    assert shorten_message(message, size) == kept
+    assert len(encode_message(kept)) <= max(size, 0)
+
+
+def test_header_list_size_counts_as_rfc_9113_says() -> None:
+    assert header_list_size([]) == 0
+    assert header_list_size([(b"a", b"bc"), (b"", b"")]) == 35 + 32

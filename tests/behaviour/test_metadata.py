@@ -381,7 +381,6 @@ async def test_large_metadata_fails_its_call_only(size: int, where: str, autojum
         assert server.statistics().connections == 1
 
 
-@pytest.mark.xfail(strict=True, reason="senders do not know the peer's SETTINGS_MAX_HEADER_LIST_SIZE yet")
 async def test_a_long_error_text_arrives_shortened_rather_than_not_at_all(autojump_clock: Clock) -> None:
     """The sender knows the peer's limit: the status matters more than the last word of its text."""
 

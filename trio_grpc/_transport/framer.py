@@ -84,7 +84,9 @@ class FrameHandler(Protocol[RecordT_contra]):
     def on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
         """GOAWAY."""
 
-    def on_settings(self, settings: ApplySettings, max_concurrent_streams: int | None) -> None:
+    def on_settings(
+        self, settings: ApplySettings, max_concurrent_streams: int | None, max_header_list_size: int | None
+    ) -> None:
         """The peer's SETTINGS, already validated, with the ACK to write."""
 
     def on_settings_acknowledged(self) -> None:
@@ -408,6 +410,7 @@ class Framer(Generic[RecordT]):
                 values.get(frames.SETTINGS_MAX_FRAME_SIZE),
             ),
             values.get(frames.SETTINGS_MAX_CONCURRENT_STREAMS),
+            values.get(frames.SETTINGS_MAX_HEADER_LIST_SIZE),
         )
 
     def _receive_ping(self, flags: int, stream_id: int, payload: bytes) -> None:

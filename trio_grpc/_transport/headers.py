@@ -669,6 +669,37 @@ _RST_CODES: Final[dict[int, StatusCode]] = {
 }
 
 
+def header_list_size(fields: Iterable[Field]) -> int:
+    """Counts a header list as SETTINGS_MAX_HEADER_LIST_SIZE does (RFC 9113 section 6.5.2).
+
+    Args:
+        fields: The fields.
+
+    Returns:
+        The octets of names and values, and 32 for each field.
+    """
+    return sum([len(name) + len(value) + 32 for name, value in fields])
+
+
+def shorten_message(message: str, size: int) -> str:
+    """Cuts a status message so that its encoding fits.
+
+    Args:
+        message: The message.
+        size: The octets that its percent-encoded form may have.
+
+    Returns:
+        The longest beginning of the message that fits.
+    """
+    encoded = encode_message(message)
+    if len(encoded) <= size:
+        return message
+    kept = encoded[: max(size, 0)]
+    # Not in the middle of an escape, nor of a character that takes several.
+    escape = kept.rfind(b"%", len(kept) - 2)
+    return decode_message(kept[:escape] if escape >= 0 else kept).rstrip("\ufffd")
+
+
 def http_to_status(http_status: int) -> StatusCode:
     """Maps the ``:status`` of a response without ``grpc-status`` (gRPC: http-grpc-status-mapping).
 

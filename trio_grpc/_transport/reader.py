@@ -551,7 +551,11 @@ class Reader:
     def on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
         self._on_goaway(last_stream_id, error_code, debug_data)
 
-    def on_settings(self, settings: ApplySettings, max_concurrent_streams: int | None) -> None:
+    def on_settings(
+        self, settings: ApplySettings, max_concurrent_streams: int | None, max_header_list_size: int | None
+    ) -> None:
+        if max_header_list_size is not None:
+            self._table.peer_header_list_limit = max_header_list_size
         if settings.initial_window_size is not None:
             # RFC 9113, 6.9.2. The writer, which will apply the change, cannot end the connection.
             room = MAX_WINDOW - (settings.initial_window_size - self._outgoing.initial)

@@ -184,6 +184,11 @@ class Stream(OutgoingStream):
             if self._ended_event is not None:
                 self._ended_event.set()
 
+    @property
+    def peer_header_list_limit(self) -> int | None:
+        """Bytes of a header list that the peer accepts, None where it has not said."""
+        return self._table.peer_header_list_limit
+
     async def wait_left_table(self) -> None:
         """Wait until the last frame of both sides is written, received or orphaned."""
         if not self.left_table:

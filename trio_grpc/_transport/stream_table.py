@@ -32,9 +32,20 @@ class StreamTable(Generic[StreamT]):
         slots_used: streams that hold a slot, also those that the writer has not given an id yet.
         limit: how many slots there are; may fall below ``slots_used``.
         refusal: why no more slots are handed out, or None.
+        peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, None where it has said nothing.
     """
 
-    __slots__ = ("_cut_short", "_on_idle", "_waiters", "limit", "opened", "refusal", "slots_used", "streams")
+    __slots__ = (
+        "_cut_short",
+        "_on_idle",
+        "_waiters",
+        "limit",
+        "opened",
+        "peer_header_list_limit",
+        "refusal",
+        "slots_used",
+        "streams",
+    )
 
     def __init__(self, limit: int, on_idle: Callable[[], None]) -> None:
         self.streams: dict[int, StreamT] = {}
@@ -42,6 +53,7 @@ class StreamTable(Generic[StreamT]):
         self.opened: int = 0
         self.limit: int = limit
         self.refusal: BaseException | None = None
+        self.peer_header_list_limit: int | None = None
         self._cut_short: OrderedDict[int, None] = OrderedDict()
         self._waiters: OrderedDict[Task, None] = OrderedDict()
         self._on_idle = on_idle
