@@ -6,9 +6,10 @@ from typing import Any
 
 import attrs
 
-from trio_grpc._transport.frames import DEFAULT_WINDOW, MAX_WINDOW
-
 DEFAULT_MAX_RECEIVE_MESSAGE_LENGTH = 4 * 2**20
+# RFC 9113, 6.9.2 and 6.9.1. Written anew: options are read by the transport, and know nothing of it.
+_DEFAULT_WINDOW = 65_535
+_MAX_WINDOW = 2**31 - 1
 #: gRPC's length prefix is an unsigned 32-bit number.
 _MAX_MESSAGE_LENGTH = 2**32 - 1
 
@@ -59,8 +60,8 @@ class Limits:
     max_send_message_length: int | None = attrs.field(default=None, validator=_optional_between(0, _MAX_MESSAGE_LENGTH))
     max_concurrent_streams: int = attrs.field(default=1000, validator=_between(1, 2**31 - 1))
     max_header_list_size: int = attrs.field(default=16_384, validator=_between(1, 2**31 - 1))
-    initial_window_size: int = attrs.field(default=DEFAULT_WINDOW, validator=_between(1, MAX_WINDOW))
-    initial_connection_window_size: int = attrs.field(default=2**20, validator=_between(DEFAULT_WINDOW, MAX_WINDOW))
+    initial_window_size: int = attrs.field(default=_DEFAULT_WINDOW, validator=_between(1, _MAX_WINDOW))
+    initial_connection_window_size: int = attrs.field(default=2**20, validator=_between(_DEFAULT_WINDOW, _MAX_WINDOW))
     adaptive_window: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
     max_frame_size: int = attrs.field(default=65_536, validator=_between(16_384, 2**24 - 1))
 
