@@ -194,3 +194,13 @@ async def test_refusal_wakes_all_waiters_and_stays() -> None:
     table.set_limit(100)
     assert not table.acquire_nowait()
     assert table.slots_used == 0
+
+
+def test_streams_that_were_cut_short_are_remembered_but_not_for_ever() -> None:
+    table = make(1)
+    for stream_id in range(1, 10_001, 2):
+        table.cut_short(stream_id)
+        assert table.was_cut_short(stream_id)
+    remembered = [stream_id for stream_id in range(1, 10_001, 2) if table.was_cut_short(stream_id)]
+    assert remembered == list(range(10_001 - 2 * 1024, 10_001, 2))
+    assert not table.was_cut_short(2)

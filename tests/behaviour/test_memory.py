@@ -52,6 +52,12 @@ async def assert_flat(
     assert counts[-1] - counts[-2] < times * tolerance, counts
 
 
+@pytest.fixture(autouse=True)
+def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of streams that were cut short is bounded; let it be full before the counting begins."""
+    monkeypatch.setattr("trio_grpc._transport.stream_table._REMEMBERED", 10)
+
+
 @pytest.fixture
 async def pair(autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Echo, EchoStub]]:
     # What is kept on purpose is soon complete.
