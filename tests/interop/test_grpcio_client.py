@@ -323,9 +323,11 @@ async def test_deadline_exceeded_ends_both(server: Server, echo: Echo, kind: str
         with connected(server.addresses[0]) as stub:
             if kind in ("ClientStream", "Bidi"):
                 request = iter([request])
+            # Connected first, and time enough for a busy machine: the call has to arrive before its deadline.
+            stub.Unary(EchoRequest())
             with pytest.raises(grpc.RpcError) as caught:
                 # A reply has no length, a stream of replies is read to its end.
-                list(getattr(stub, kind)(request, timeout=0.15))
+                list(getattr(stub, kind)(request, timeout=1))
             return caught.value
 
     error = await in_thread(call_it)
