@@ -155,7 +155,7 @@ class Stream(OutgoingStream):
         if not self.remote_closed and (self.tail is not None or self.reset_code is not None):
             # Trailers or a reset end both directions: what still comes is credited to the connection and dropped.
             self.remote_closed = True
-            self._table.cut_short(self.stream_id)
+            self._remember_cut()
         if self.remote_closed:
             self._leave()
         if self.reset_code is None and self.outcome is None and self.request is None and self.head is not None:
@@ -170,6 +170,11 @@ class Stream(OutgoingStream):
                     closed_locally=isinstance(reason, trio.ClosedResourceError),
                 )
             )
+
+    def _remember_cut(self) -> None:
+        """This side ends the stream before its peer has. Only servers hold it against a peer that goes on by itself."""
+        if self.request is not None:
+            self._table.cut_short(self.stream_id)
 
     def close_remote(self) -> None:
         """The peer has sent its last frame on this stream."""
@@ -264,8 +269,8 @@ class Stream(OutgoingStream):
         if self.left_table or self.reset_code is not None:
             return
         self.reset_code = error_code
-        if not self.remote_closed and self.stream_id:
-            self._table.cut_short(self.stream_id)
+        if not self.remote_closed:
+            self._remember_cut()
         if is_response and not self.control_buffer.closed:
             self.reset_is_response = True
             self.control_buffer.count_response()
