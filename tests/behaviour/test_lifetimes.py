@@ -377,6 +377,8 @@ async def test_a_call_that_has_ended_is_not_kept(autojump_clock: Clock) -> None:
     servicer = Echo()
     async with open_channel_pair(servicer) as (channel, server):
         stub = EchoStub(channel)
+        # The arguments with which a task was started live as long as the task (trio 0.27): that is one call per worker.
+        await stub.Unary(EchoRequest())
         for _ in range(3):
             async with stub.ServerStream(EchoRequest(count=3)) as call:
                 await call.receive()
@@ -390,7 +392,8 @@ async def test_a_call_that_has_ended_is_not_kept(autojump_clock: Clock) -> None:
         tables = [connection.table for connection in channel._subchannel.connections]
         tables += [connection.table for connection in server._connections]
         assert len(tables) == 2
-        assert not [one for one in gc.get_objects() if type(one) is Stream and one._table in tables]
+        streams = [one for one in gc.get_objects() if type(one) is Stream and one._table in tables]
+        assert [one for one in streams if one.stream_id > 1] == []
 
 
 ABANDONED = """
