@@ -51,6 +51,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_transport.reader _transport.loopy_writer _transport.keepalive",
         "_transport.connection",
         "_transport",
+        # one message as bytes, for either side of an RPC
+        "_message_coding",
         # which connection a call goes to
         "_balancing",
         "_balancing.target _balancing.backoff",

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from echo_pb2 import EchoReply, EchoRequest
+from echo_pb2 import EchoRequest
 from echo_trio_grpc import EchoStub
 
 from tests.behaviour.scripted import ScriptedServer
 from tests.support.echo import Context, Echo, Requests, sleep_forever
 from trio_grpc import Compression, Limits, Metadata, RpcError, StatusCode
-from trio_grpc._call import bytes_decoder, call_error, check_timeout, decompress, may_retry, outcome_error
-from trio_grpc._codec import ProtobufCodec
+from trio_grpc._call import call_error, check_timeout, may_retry, outcome_error
 from trio_grpc._transport.headers import ResponseHeaders, parse_response
-from trio_grpc._transport.messages import CompressedBytes
 from trio_grpc._transport.stream import Outcome
 from trio_grpc.testing import HeadersFrame, open_channel_pair
 
@@ -116,49 +112,6 @@ def test_timeouts(timeout: float) -> None:
 def test_a_timeout_is_a_number() -> None:
     with pytest.raises(ValueError, match="NaN"):
         check_timeout(math.nan)
-
-
-# -- bytes
-
-
-def test_protobuf_reads_the_buffer_where_it_lies_and_others_get_bytes() -> None:
-    class Other:
-        name = "json"
-
-        def encoder(self, message_type: type[Any], /) -> Any:
-            raise NotImplementedError
-
-        def decoder(self, message_type: type[Any], /) -> Any:
-            return lambda data: data
-
-    data = bytearray(EchoReply(text="a").SerializeToString())
-    assert bytes_decoder(ProtobufCodec(), EchoReply)(data) == EchoReply(text="a")
-    decoded = bytes_decoder(Other(), EchoReply)(data)
-    assert type(decoded) is bytes
-    assert decoded == data
-
-
-def test_decompression() -> None:
-    assert decompress(CompressedBytes(gzip.compress(b"text")), "gzip", 100) == b"text"
-    assert decompress(CompressedBytes(zlib.compress(b"text")), "deflate", 4) == b"text"
-
-
-@pytest.mark.parametrize(
-    ("data", "encoding", "code", "text"),
-    [
-        (b"text", "identity", StatusCode.INTERNAL, "no grpc-encoding"),
-        (b"text", "br", StatusCode.INTERNAL, "'br', which is not registered"),
-        (b"text", "gzip", StatusCode.INTERNAL, "failed to decompress"),
-        (gzip.compress(b"text")[:-5], "gzip", StatusCode.INTERNAL, "failed to decompress"),
-        (gzip.compress(bytes(101)), "gzip", StatusCode.RESOURCE_EXHAUSTED, "100 bytes after decompression"),
-    ],
-    ids=["flag without encoding", "unknown", "garbage", "cut", "bomb"],
-)
-def test_decompression_that_fails(data: bytes, encoding: str, code: StatusCode, text: str) -> None:
-    with pytest.raises(RpcError, match=text) as caught:
-        decompress(CompressedBytes(data), encoding, 100)
-    assert caught.value.code is code
-    assert caught.value.received
 
 
 # -- what a call tells

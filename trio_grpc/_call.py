@@ -18,14 +18,9 @@ from trio.lowlevel import checkpoint
 from trio_grpc._balancing.subchannel import ConnectFailed
 from trio_grpc._channel import Channel
 from trio_grpc._codec import decode_status_details
-from trio_grpc._compression import (
-    Compression,
-    CompressionError,
-    DecompressedTooLarge,
-    compression_name,
-    get_compressor,
-)
+from trio_grpc._compression import Compression, compression_name
 from trio_grpc._deadline import rpc_deadline
+from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata
 from trio_grpc._method import Method
 from trio_grpc._status import RpcError, StatusCode
@@ -33,7 +28,7 @@ from trio_grpc._transport.connection import Connection, ConnectionLost
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import encode_timeout
-from trio_grpc._transport.messages import CompressedBytes, Message
+from trio_grpc._transport.messages import Message
 from trio_grpc._transport.stream import Outcome, Stream
 
 RequestT = TypeVar("RequestT")
@@ -42,17 +37,22 @@ ResponseT = TypeVar("ResponseT")
 _DEADLINE_EXCEEDED = "deadline exceeded"
 
 
-class CallFactory(Generic[RequestT, ResponseT]):
+class CallFactory(MessageCoder[RequestT, ResponseT]):
     """What all calls of one method on one channel share."""
 
-    __slots__ = ("_encoding", "channel", "decode", "encode", "head", "method", "send_limit")
+    __slots__ = ("_encoding", "channel", "head", "method")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
+        super().__init__(
+            channel.codec,
+            channel.limits,
+            sent_type=method.request_type,
+            received_type=method.response_type,
+            received_word="response",
+            make_error=call_error,
+        )
         self.channel: Channel = channel
         self.method: Method[RequestT, ResponseT] = method
-        self.encode: Callable[[RequestT], bytes] = channel.codec.encoder(method.request_type)
-        self.decode: Callable[[Any], ResponseT] = bytes_decoder(channel.codec, method.response_type)
-        self.send_limit: int = channel.limits.send_limit
         self._encoding = channel.default_compression
         self.head: HeaderTemplate = self.head_for(self._encoding)
 
@@ -64,81 +64,10 @@ class CallFactory(Generic[RequestT, ResponseT]):
         """Return the wire name of the encoding for one call.
 
         Raises:
+            TypeError: it is neither a `Compression` nor a name.
             ValueError: no compressor of that name is registered.
         """
         return self._encoding if compression is None else compression_name(compression)
-
-    def serialize(self, request: RequestT, encoding: str) -> tuple[bytes, bool]:
-        """Return a message's bytes and whether they are compressed.
-
-        Raises:
-            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
-        """
-        data = self.encode(request)
-        if len(data) > self.send_limit:
-            raise call_error(
-                StatusCode.RESOURCE_EXHAUSTED,
-                f"message of {len(data)} bytes is over the limit of {self.send_limit} bytes "
-                "(option max_send_message_length)",
-            )
-        if encoding == "identity":
-            return data, False
-        compressor = get_compressor(encoding)
-        if compressor is None:
-            raise ValueError(f"compression {encoding!r} is not registered")
-        return compressor.compress(data), True
-
-    def parse(self, message: Message, stream: Stream) -> ResponseT:
-        """Return a response from its bytes.
-
-        Raises:
-            RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
-        """
-        if isinstance(message, CompressedBytes):
-            stream.message_compressed = True
-            head = stream.head_record
-            message = decompress(
-                message, "identity" if head is None else head.encoding, self.channel.limits.receive_limit
-            )
-        elif stream.message_compressed:
-            stream.message_compressed = False
-        try:
-            return self.decode(message)
-        except Exception as error:
-            raise call_error(
-                StatusCode.INTERNAL, f"failed to parse the response as {self.method.response_type.__name__}: {error}"
-            ) from error
-
-
-def bytes_decoder(codec: Any, message_type: type[Any]) -> Callable[[Any], Any]:
-    """Return a decoder for what the transport has: protobuf reads a bytearray where it lies, others get bytes."""
-    decode: Callable[[Any], Any] = codec.decoder(message_type)
-    if codec.name == "proto":
-        return decode
-    return lambda data: decode(bytes(data))
-
-
-def decompress(message: CompressedBytes, encoding: str, limit: int) -> bytes:
-    """Return the bytes behind a message with compressed flag 1 (gRPC compression.md).
-
-    Raises:
-        RpcError: INTERNAL for a flag without an encoding, an unknown encoding or bad data; RESOURCE_EXHAUSTED for more
-            bytes than ``limit``.
-    """
-    if encoding == "identity":
-        raise call_error(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
-    compressor = get_compressor(encoding)
-    if compressor is None:
-        raise call_error(StatusCode.INTERNAL, f"message is compressed with {encoding!r}, which is not registered here")
-    try:
-        return compressor.decompress(message, limit)
-    except DecompressedTooLarge as error:
-        raise call_error(
-            StatusCode.RESOURCE_EXHAUSTED,
-            f"message is over the limit of {limit} bytes after decompression (option max_receive_message_length)",
-        ) from error
-    except CompressionError as error:
-        raise call_error(StatusCode.INTERNAL, f"failed to decompress a message with {encoding}: {error}") from error
 
 
 def check_timeout(timeout: float) -> float:
@@ -238,7 +167,6 @@ class Call(Generic[RequestT, ResponseT]):
         "_factory",
         "_first",
         "_literals",
-        "_metadata_cache",
         "_reply",
         "_stream",
         "_timeout",
@@ -267,7 +195,6 @@ class Call(Generic[RequestT, ResponseT]):
         self._deadline = inf
         self._closed = False
         self._reply: ResponseT | None = None
-        self._metadata_cache: Metadata | None = None
 
     async def __aenter__(self) -> object:
         if self._stream is not None or self._closed:

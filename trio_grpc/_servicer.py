@@ -12,15 +12,9 @@ import trio
 from trio.lowlevel import checkpoint
 
 from trio_grpc._codec import Codec, encode_status_details
-from trio_grpc._compression import (
-    Compression,
-    CompressionError,
-    DecompressedTooLarge,
-    accept_encoding,
-    compression_name,
-    get_compressor,
-)
+from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._deadline import rpc_deadline
+from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataError, MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import Limits
@@ -34,7 +28,6 @@ from trio_grpc._transport.headers import (
     trailer_fields,
     trailers_only_fields,
 )
-from trio_grpc._transport.messages import CompressedBytes, Message
 from trio_grpc._transport.stream import NO_TEMPLATE, Stream
 
 _logger = logging.getLogger("trio_grpc")
@@ -297,7 +290,7 @@ class ServicerContext(Generic[ResponseT_contra]):
 Handler = Callable[[Any, ServicerContext[Any]], Any]
 
 
-class MethodHandler:
+class MethodHandler(MessageCoder[Any, Any]):
     """One method of one servicer, ready to run RPCs.
 
     Args:
@@ -305,81 +298,30 @@ class MethodHandler:
         function: the user's implementation.
         codec: turns messages into bytes and back.
         limits: message sizes.
+
+    Attributes:
+        method: what is called.
     """
 
+    __slots__ = ("_call", "_function", "method")
+
     def __init__(self, method: Method[Any, Any], function: Handler, codec: Codec, limits: Limits) -> None:
+        super().__init__(
+            codec,
+            limits,
+            sent_type=method.response_type,
+            received_type=method.request_type,
+            received_word="request",
+            make_error=RpcError,
+        )
         self.method = method
         self._function = function
-        self._encode = codec.encoder(method.response_type)
-        decode = codec.decoder(method.request_type)
-        # protobuf reads a bytearray where it lies; other codecs are promised bytes.
-        self._decode: Callable[[Any], Any] = decode if codec.name == "proto" else lambda data: decode(bytes(data))
-        self._send_limit = limits.send_limit
-        self._receive_limit = limits.receive_limit
         self._call = {
             Cardinality.UNARY_UNARY: self._unary_unary,
             Cardinality.UNARY_STREAM: self._unary_stream,
             Cardinality.STREAM_UNARY: self._stream_unary,
             Cardinality.STREAM_STREAM: self._stream_stream,
         }[method.cardinality]
-
-    def serialize(self, reply: Any, encoding: str = "identity") -> tuple[bytes, bool]:
-        """Return a response's bytes and whether they are compressed.
-
-        Raises:
-            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
-        """
-        data = self._encode(reply)
-        if len(data) > self._send_limit:
-            raise RpcError(
-                StatusCode.RESOURCE_EXHAUSTED,
-                f"message of {len(data)} bytes is over the limit of {self._send_limit} bytes "
-                "(option max_send_message_length)",
-            )
-        if encoding == "identity":
-            return data, False
-        compressor = get_compressor(encoding)
-        assert compressor is not None
-        return compressor.compress(data), True
-
-    def parse(self, message: Message, stream: Stream) -> Any:
-        """Return a request from its bytes.
-
-        Raises:
-            RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
-        """
-        if isinstance(message, CompressedBytes):
-            stream.message_compressed = True
-            message = self._decompress(message, stream)
-        elif stream.message_compressed:
-            stream.message_compressed = False
-        try:
-            return self._decode(message)
-        except Exception as error:
-            raise RpcError(
-                StatusCode.INTERNAL, f"failed to parse the request as {self.method.request_type.__name__}: {error}"
-            ) from error
-
-    def _decompress(self, message: CompressedBytes, stream: Stream) -> bytes:
-        request = stream.request
-        assert request is not None
-        if request.encoding == "identity":
-            raise RpcError(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
-        compressor = get_compressor(request.encoding)
-        # `run` has refused the RPC if it is not registered.
-        assert compressor is not None
-        try:
-            return compressor.decompress(message, self._receive_limit)
-        except DecompressedTooLarge as error:
-            raise RpcError(
-                StatusCode.RESOURCE_EXHAUSTED,
-                f"message is over the limit of {self._receive_limit} bytes after decompression "
-                "(option max_receive_message_length)",
-            ) from error
-        except CompressionError as error:
-            raise RpcError(
-                StatusCode.INTERNAL, f"failed to decompress a message with {request.encoding}: {error}"
-            ) from error
 
     # -- one RPC
 

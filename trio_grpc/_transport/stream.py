@@ -194,6 +194,12 @@ class Stream(OutgoingStream):
         """Bytes of a header list that the peer accepts, None where it has not said."""
         return self._table.peer_header_list_limit
 
+    @property
+    def peer_encoding(self) -> str:
+        """The ``grpc-encoding`` of the peer's messages, ``identity`` before its headers came."""
+        headers = self.request if self.request is not None else self.head_record
+        return "identity" if headers is None else headers.encoding
+
     async def wait_left_table(self) -> None:
         """Wait until the last frame of both sides is written, received or orphaned."""
         if not self.left_table:
@@ -204,7 +210,7 @@ class Stream(OutgoingStream):
     # -- sending
 
     async def take_turn(self) -> None:
-        """Look for cancellation; yield to the scheduler every 64 operations or millisecond, not at each."""
+        """Look for cancellation; yield to the scheduler after `_TURN_OPERATIONS` or `_TURN_SECONDS`, not at each."""
         self._operations -= 1
         if self._operations < 0 or perf_counter() > self._turn_ends:
             await checkpoint()

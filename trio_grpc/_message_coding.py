@@ -1,0 +1,147 @@
+"""From a message to the bytes that a stream carries, and back: codec, size limits and compression, for either side.
+
+A client sends requests and a server sends responses, but what is done to one message is the same. Framing belongs to
+the transport; which encoding a call uses, and what follows from an error, to those who own the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from trio_grpc._codec import Codec
+from trio_grpc._compression import CompressionError, DecompressedTooLarge, get_compressor
+from trio_grpc._options import Limits
+from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.messages import CompressedBytes, Message
+from trio_grpc._transport.stream import Stream
+
+SentT = TypeVar("SentT")
+ReceivedT = TypeVar("ReceivedT")
+
+#: Makes the errors of one side: a client's are marked as received, see `RpcError.received`.
+ErrorMaker = Callable[[StatusCode, str], RpcError]
+
+
+class MessageCoder(Generic[SentT, ReceivedT]):
+    """Codes the messages of one method as one side sees them. A base, not a part: it is asked for every message.
+
+    Args:
+        codec: turns messages into bytes and back.
+        limits: message sizes.
+        sent_type: class of the messages that this side sends.
+        received_type: class of the messages that the peer sends.
+        received_word: what the peer's messages are called in errors, ``request`` or ``response``.
+        make_error: makes the errors.
+
+    Raises:
+        TypeError: the codec cannot handle one of the classes.
+    """
+
+    __slots__ = (
+        "_decode",
+        "_encode",
+        "_make_error",
+        "_receive_limit",
+        "_received_type",
+        "_received_word",
+        "_send_limit",
+    )
+
+    def __init__(
+        self,
+        codec: Codec,
+        limits: Limits,
+        *,
+        sent_type: type[SentT],
+        received_type: type[ReceivedT],
+        received_word: str,
+        make_error: ErrorMaker,
+    ) -> None:
+        self._encode: Callable[[SentT], bytes] = codec.encoder(sent_type)
+        self._decode: Callable[[Any], ReceivedT] = bytes_decoder(codec, received_type)
+        self._send_limit = limits.send_limit
+        self._receive_limit = limits.receive_limit
+        self._received_type = received_type
+        self._received_word = received_word
+        self._make_error = make_error
+
+    def serialize(self, message: SentT, encoding: str) -> tuple[bytes, bool]:
+        """Return a message's bytes and whether they are compressed.
+
+        Args:
+            message: what to send.
+            encoding: wire name of a compressor that is registered, or ``identity``.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        data = self._encode(message)
+        if len(data) > self._send_limit:
+            raise self._make_error(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"message of {len(data)} bytes is over the limit of {self._send_limit} bytes "
+                "(option max_send_message_length)",
+            )
+        if encoding == "identity":
+            return data, False
+        compressor = get_compressor(encoding)
+        # Whoever chose the encoding has refused names that are not registered.
+        assert compressor is not None
+        return compressor.compress(data), True
+
+    def parse(self, message: Message, stream: Stream) -> ReceivedT:
+        """Return a message from its bytes, and note on its stream whether they came compressed.
+
+        Raises:
+            RpcError: INTERNAL or RESOURCE_EXHAUSTED, the bytes are no such message.
+        """
+        if isinstance(message, CompressedBytes):
+            stream.message_compressed = True
+            message = decompress(message, stream.peer_encoding, self._receive_limit, self._make_error)
+        elif stream.message_compressed:
+            stream.message_compressed = False
+        try:
+            return self._decode(message)
+        except Exception as error:
+            raise self._make_error(
+                StatusCode.INTERNAL,
+                f"failed to parse the {self._received_word} as {self._received_type.__name__}: {error}",
+            ) from error
+
+
+def bytes_decoder(codec: Codec, message_type: type[Any]) -> Callable[[Any], Any]:
+    """Return a decoder for what the transport has: protobuf reads a bytearray where it lies, others get bytes."""
+    decode: Callable[[Any], Any] = codec.decoder(message_type)
+    if codec.name == "proto":
+        return decode
+    return lambda data: decode(bytes(data))
+
+
+def decompress(message: CompressedBytes, encoding: str, limit: int, make_error: ErrorMaker) -> bytes:
+    """Return the bytes behind a message with compressed flag 1 (gRPC compression.md).
+
+    Args:
+        message: the bytes as they came.
+        encoding: the ``grpc-encoding`` that the peer announced.
+        limit: bytes that the message may have, ``max_receive_message_length``.
+        make_error: makes the errors.
+
+    Raises:
+        RpcError: INTERNAL for a flag without an encoding, an unknown encoding or bad data; RESOURCE_EXHAUSTED for more
+            bytes than ``limit``.
+    """
+    if encoding == "identity":
+        raise make_error(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
+    compressor = get_compressor(encoding)
+    if compressor is None:
+        raise make_error(StatusCode.INTERNAL, f"message is compressed with {encoding!r}, which is not registered here")
+    try:
+        return compressor.decompress(message, limit)
+    except DecompressedTooLarge as error:
+        raise make_error(
+            StatusCode.RESOURCE_EXHAUSTED,
+            f"message is over the limit of {limit} bytes after decompression (option max_receive_message_length)",
+        ) from error
+    except CompressionError as error:
+        raise make_error(StatusCode.INTERNAL, f"failed to decompress a message with {encoding}: {error}") from error
