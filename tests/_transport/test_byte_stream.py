@@ -80,6 +80,17 @@ async def test_a_read_is_no_longer_than_asked_for(pair: Pair) -> None:
     assert await near.receive(600) == b"x" * 400
 
 
+async def test_a_read_of_exactly_what_there_was_waits_for_more(pair: Pair) -> None:
+    near, far = pair
+    await far.send_all(b"x" * 100)
+    assert await near.receive(100) == b"x" * 100
+    with trio.move_on_after(0) as scope:
+        await near.receive(100)
+    assert scope.cancelled_caught
+    await far.send_all(b"y")
+    assert await near.receive(100) == b"y"
+
+
 @pytest.mark.parametrize(
     "sizes",
     [

@@ -10,10 +10,12 @@ from trio_grpc._transport.messages import (
     PREFIX_LENGTH,
     BadPrefix,
     CompressedBytes,
+    MeasuredAssembler,
     MessageAssembler,
     MessageError,
     MessageTooLarge,
     TooManyMessages,
+    WrongLength,
     frame_message,
     prefix,
 )
@@ -160,3 +162,17 @@ def test_discarding_forgets_everything_and_counts_it() -> None:
 
 def test_the_prefix_length_is_what_struct_says() -> None:
     assert struct.calcsize(">BL") == PREFIX_LENGTH == 5
+
+
+def test_an_announced_length_must_be_reached_and_not_exceeded() -> None:
+    data = frame_message(b"abc")
+    assembler = MeasuredAssembler(MessageAssembler(100), 2 * len(data))
+    assert feed(assembler, data) == [True]
+    # Between two messages, and still in the middle.
+    assert assembler.mid_message
+    assert assembler.short
+    assert feed(assembler, data) == [True]
+    assert not assembler.mid_message
+    with pytest.raises(WrongLength):
+        feed(assembler, b"\0")
+    assert list(assembler.messages) == [b"abc", b"abc"]
