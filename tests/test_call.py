@@ -169,11 +169,11 @@ async def test_initial_metadata_of_a_call_that_ends_without_any(autojump_clock: 
 async def test_a_callback_for_the_end_is_called_once_also_if_it_comes_late(autojump_clock: Clock) -> None:
     async with open_channel_pair(Echo()) as (channel, _), EchoStub(channel).ServerStream(EchoRequest()) as call:
         calls: list[str] = []
-        call.call_when_ended(lambda: calls.append("first"))
+        call._call_when_ended(lambda: calls.append("first"))
         await trio.testing.wait_all_tasks_blocked()
         assert calls == ["first"]
-        call.call_when_ended(lambda: calls.append("late"))
-        call.call_when_ended(None)
+        call._call_when_ended(lambda: calls.append("late"))
+        call._call_when_ended(None)
         assert calls == ["first", "late"]
 
 

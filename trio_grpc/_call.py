@@ -28,11 +28,13 @@ from trio_grpc._transport.connection import Connection, ConnectionLost
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import encode_timeout
-from trio_grpc._transport.messages import Message
 from trio_grpc._transport.stream import Outcome, Stream
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+
+CallT = TypeVar("CallT", bound="Call[Any, Any]")
+StreamingCallT = TypeVar("StreamingCallT", bound="_ReceivesMany[Any, Any]")
 
 _DEADLINE_EXCEEDED = "deadline exceeded"
 
@@ -196,7 +198,7 @@ class Call(Generic[RequestT, ResponseT]):
         self._closed = False
         self._reply: ResponseT | None = None
 
-    async def __aenter__(self) -> object:
+    async def __aenter__(self: CallT) -> CallT:  # noqa: PYI019 # typing.Self is 3.11's
         if self._stream is not None or self._closed:
             raise RuntimeError("a call can be entered only once")
         # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
@@ -311,8 +313,8 @@ class Call(Generic[RequestT, ResponseT]):
 
     # -- operations
 
-    def call_when_ended(self, callback: Callable[[], None] | None) -> None:
-        """Have a callback called once when the call gets its status, at once if it has one (for the stub's own use)."""
+    def _call_when_ended(self, callback: Callable[[], None] | None) -> None:
+        """Have a callback called once when the call gets its status, at once if it has one (for stubs, no users)."""
         stream = self._opened()
         stream.on_ended = callback
         if callback is not None and stream.outcome is not None:
@@ -325,30 +327,6 @@ class Call(Generic[RequestT, ResponseT]):
             raise trio.ClosedResourceError("call closed")
         return self._stream
 
-    async def _send(self, request: RequestT, compress: bool) -> None:
-        stream = self._opened()
-        if stream.end_stream:
-            raise trio.ClosedResourceError("send after done_sending")
-        data, compressed = self._factory.serialize(request, self._encoding if compress else "identity")
-        if not await stream.send_message(data, compressed):
-            outcome = stream.outcome
-            if self._closed or (outcome is not None and outcome.closed_locally):
-                raise trio.ClosedResourceError("call closed")
-            raise trio.BrokenResourceError("the call has ended; receiving tells its status")
-
-    async def _done_sending(self) -> None:
-        self._opened().done_sending()
-        await checkpoint()
-
-    async def _receive(self) -> ResponseT:
-        """Return the next response; raise `trio.EndOfChannel` after the last one."""
-        stream = self._opened()
-        message = await stream.receive()
-        if message is not None:
-            return self._parse(message, stream)
-        await self._wait_end(stream)
-        raise trio.EndOfChannel
-
     async def _wait_end(self, stream: Stream) -> None:
         """Return when the call has ended with OK."""
         if stream.outcome is None:
@@ -359,28 +337,6 @@ class Call(Generic[RequestT, ResponseT]):
             raise trio.ClosedResourceError("call closed")
         if outcome.code is not StatusCode.OK:
             raise outcome_error(outcome, stream, self._deadline)
-
-    def _parse(self, message: Message, stream: Stream) -> ResponseT:
-        try:
-            return self._factory.parse(message, stream)
-        except RpcError as error:
-            # The rest of the call is of no use to anybody.
-            stream.end(Outcome(error.code, error.message))
-            stream.discard_incoming()
-            stream.reset(ErrorCode.CANCEL)
-            raise
-
-    async def _receive_reply(self) -> ResponseT:
-        """Return the only response, after the status has told that it is valid."""
-        stream = self._opened()
-        if self._reply is None:
-            if stream.outcome is not None:
-                await checkpoint()
-            await self._wait_end(stream)
-            self._reply = reply_of(self._factory, stream)
-        else:
-            await checkpoint()
-        return self._reply
 
 
 def reply_of(factory: CallFactory[Any, ResponseT], stream: Stream) -> ResponseT:
@@ -412,142 +368,133 @@ async def _expire(stream: Stream, deadline: float) -> None:
     await trio.sleep_until(deadline)
     if stream.outcome is None:
         # A call that ended in time keeps the messages that its reader has not taken yet.
-        stream.end(Outcome(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED))
-        stream.discard_incoming()
-        stream.reset(ErrorCode.CANCEL)
+        _give_up(stream, Outcome(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED))
 
 
-class UnaryUnaryCall(Call[RequestT, ResponseT]):
+def _give_up(stream: Stream, outcome: Outcome) -> None:
+    """End a call with a status of this side's own, and tell the server."""
+    stream.end(outcome)
+    stream.discard_incoming()
+    stream.reset(ErrorCode.CANCEL)
+
+
+class _Sends(Call[RequestT, ResponseT]):
+    """What the calls with a stream of requests have in common."""
+
+    __slots__ = ()
+
+    async def send(self, request: RequestT, *, compress: bool = True) -> None:
+        """Send a request; waits while too much is queued.
+
+        Args:
+            request: the request message.
+            compress: False sends this one as it is, whatever ``compression=`` chose for the others.
+
+        Raises:
+            trio.BrokenResourceError: the call has ended; `receive` tells how.
+            trio.ClosedResourceError: after `done_sending`, or the call was closed on this side.
+            trio.BusyResourceError: another task is sending.
+            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
+        """
+        stream = self._opened()
+        if stream.end_stream:
+            raise trio.ClosedResourceError("send after done_sending")
+        data, compressed = self._factory.serialize(request, self._encoding if compress else "identity")
+        if not await stream.send_message(data, compressed):
+            outcome = stream.outcome
+            if self._closed or (outcome is not None and outcome.closed_locally):
+                raise trio.ClosedResourceError("call closed")
+            raise trio.BrokenResourceError("the call has ended; receiving tells its status")
+
+    async def done_sending(self) -> None:
+        """Tell the server that no more requests come (half-close).
+
+        Raises:
+            trio.ClosedResourceError: the call was closed on this side.
+        """
+        self._opened().done_sending()
+        await checkpoint()
+
+
+class _ReceivesOne(Call[RequestT, ResponseT]):
+    """What the calls with one response have in common."""
+
+    __slots__ = ()
+
+    async def receive(self) -> ResponseT:
+        """Wait for the reply. It is given only after the status has told that it is valid; asked again, once more.
+
+        Raises:
+            RpcError: the call ended with another status than OK.
+            trio.ClosedResourceError: the call was closed on this side.
+            trio.BusyResourceError: another task is receiving.
+        """
+        stream = self._opened()
+        if self._reply is None:
+            if stream.outcome is not None:
+                await checkpoint()
+            await self._wait_end(stream)
+            self._reply = reply_of(self._factory, stream)
+        else:
+            await checkpoint()
+        return self._reply
+
+
+class _ReceivesMany(Call[RequestT, ResponseT]):
+    """What the calls with a stream of responses have in common."""
+
+    __slots__ = ()
+
+    async def receive(self) -> ResponseT:
+        """Wait for the next response.
+
+        Raises:
+            trio.EndOfChannel: there are no more, and the status is OK.
+            RpcError: the call ended with another status.
+            trio.ClosedResourceError: the call was closed on this side.
+            trio.BusyResourceError: another task is receiving.
+        """
+        stream = self._opened()
+        message = await stream.receive()
+        if message is None:
+            await self._wait_end(stream)
+            raise trio.EndOfChannel
+        try:
+            return self._factory.parse(message, stream)
+        except RpcError as error:
+            # The rest of the call is of no use to anybody.
+            _give_up(stream, Outcome(error.code, error.message))
+            raise
+
+    def __aiter__(self: StreamingCallT) -> StreamingCallT:  # noqa: PYI019 # typing.Self is 3.11's
+        return self
+
+    async def __anext__(self) -> ResponseT:
+        try:
+            return await self.receive()
+        except trio.EndOfChannel:
+            raise StopAsyncIteration from None
+
+
+class UnaryUnaryCall(_ReceivesOne[RequestT, ResponseT]):
     """A call with one request and one response, opened for its metadata."""
 
     __slots__ = ()
 
-    async def __aenter__(self) -> UnaryUnaryCall[RequestT, ResponseT]:
-        await super().__aenter__()
-        return self
 
-    async def receive(self) -> ResponseT:
-        """Wait for the reply.
-
-        Raises:
-            RpcError: the call ended with another status than OK.
-            trio.ClosedResourceError: the call was closed on this side.
-        """
-        return await self._receive_reply()
-
-
-class UnaryStreamCall(Call[RequestT, ResponseT]):
+class UnaryStreamCall(_ReceivesMany[RequestT, ResponseT]):
     """A call with one request and a stream of responses; iterate over it or `receive` from it."""
 
     __slots__ = ()
 
-    async def __aenter__(self) -> UnaryStreamCall[RequestT, ResponseT]:
-        await super().__aenter__()
-        return self
 
-    async def receive(self) -> ResponseT:
-        """Wait for the next response.
-
-        Raises:
-            trio.EndOfChannel: there are no more, and the status is OK.
-            RpcError: the call ended with another status.
-            trio.ClosedResourceError: the call was closed on this side.
-            trio.BusyResourceError: another task is receiving.
-        """
-        return await self._receive()
-
-    def __aiter__(self) -> UnaryStreamCall[RequestT, ResponseT]:
-        return self
-
-    async def __anext__(self) -> ResponseT:
-        try:
-            return await self._receive()
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None
-
-
-class StreamUnaryCall(Call[RequestT, ResponseT]):
+class StreamUnaryCall(_Sends[RequestT, ResponseT], _ReceivesOne[RequestT, ResponseT]):
     """A call with a stream of requests and one response."""
 
     __slots__ = ()
 
-    async def __aenter__(self) -> StreamUnaryCall[RequestT, ResponseT]:
-        await super().__aenter__()
-        return self
 
-    async def send(self, request: RequestT, *, compress: bool = True) -> None:
-        """Send a request; waits while too much is queued.
-
-        Args:
-            request: the request message.
-            compress: False sends this one as it is, whatever ``compression=`` chose for the others.
-
-        Raises:
-            trio.BrokenResourceError: the call has ended; `receive` tells how.
-            trio.ClosedResourceError: after `done_sending`, or the call was closed on this side.
-            trio.BusyResourceError: another task is sending.
-            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
-        """
-        await self._send(request, compress)
-
-    async def done_sending(self) -> None:
-        """Tell the server that no more requests come (half-close)."""
-        await self._done_sending()
-
-    async def receive(self) -> ResponseT:
-        """Wait for the reply.
-
-        Raises:
-            RpcError: the call ended with another status than OK.
-            trio.ClosedResourceError: the call was closed on this side.
-        """
-        return await self._receive_reply()
-
-
-class StreamStreamCall(Call[RequestT, ResponseT]):
+class StreamStreamCall(_Sends[RequestT, ResponseT], _ReceivesMany[RequestT, ResponseT]):
     """A call with a stream each way. Sends and receives may run in different tasks."""
 
     __slots__ = ()
-
-    async def __aenter__(self) -> StreamStreamCall[RequestT, ResponseT]:
-        await super().__aenter__()
-        return self
-
-    async def send(self, request: RequestT, *, compress: bool = True) -> None:
-        """Send a request; waits while too much is queued.
-
-        Args:
-            request: the request message.
-            compress: False sends this one as it is, whatever ``compression=`` chose for the others.
-
-        Raises:
-            trio.BrokenResourceError: the call has ended; `receive` tells how.
-            trio.ClosedResourceError: after `done_sending`, or the call was closed on this side.
-            trio.BusyResourceError: another task is sending.
-            RpcError: RESOURCE_EXHAUSTED, the message is over ``max_send_message_length``.
-        """
-        await self._send(request, compress)
-
-    async def done_sending(self) -> None:
-        """Tell the server that no more requests come (half-close)."""
-        await self._done_sending()
-
-    async def receive(self) -> ResponseT:
-        """Wait for the next response.
-
-        Raises:
-            trio.EndOfChannel: there are no more, and the status is OK.
-            RpcError: the call ended with another status.
-            trio.ClosedResourceError: the call was closed on this side.
-            trio.BusyResourceError: another task is receiving.
-        """
-        return await self._receive()
-
-    def __aiter__(self) -> StreamStreamCall[RequestT, ResponseT]:
-        return self
-
-    async def __anext__(self) -> ResponseT:
-        try:
-            return await self._receive()
-        except trio.EndOfChannel:
-            raise StopAsyncIteration from None

@@ -237,7 +237,7 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         async with call:
             # An iterator that waits for something must not outwait a call that has already ended.
             with trio.CancelScope() as scope:
-                call.call_when_ended(scope.cancel)
+                call._call_when_ended(scope.cancel)
                 try:
                     if isinstance(requests, AsyncIterable):
                         async for request in requests:
@@ -253,7 +253,7 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
                     # Whoever gave us a generator has no way to close it in time; a plain iterator is the caller's own.
                     if isinstance(requests, AsyncGenerator):
                         await requests.aclose()
-            call.call_when_ended(None)
+            call._call_when_ended(None)
             return await call.receive()
 
     def open(
