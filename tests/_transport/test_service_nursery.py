@@ -229,3 +229,18 @@ def test_it_can_be_made_before_trio_runs() -> None:
             await trio.lowlevel.checkpoint()
 
     trio.run(main)
+
+
+async def test_a_task_that_another_one_starts_as_it_is_cancelled_ends_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with ServiceNursery(no_farewell) as services:
+
+        async def start_another() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                services.start_soon(trio.sleep_forever)
+
+        services.start_soon(start_another)
+        await trio.testing.wait_all_tasks_blocked()

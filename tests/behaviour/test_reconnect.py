@@ -64,3 +64,25 @@ async def test_a_proxy_may_limit_the_requests_of_a_connection(
             assert (await call.result()).count == number
             await peer.aclose()
         assert trio.current_time() == 0
+
+
+@pytest.mark.watchdog(10)
+async def test_a_connection_made_as_the_channel_closes_does_not_keep_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    far: list[trio.abc.Stream] = []
+
+    async def dial() -> trio.abc.Stream:
+        near, peer = trio.testing.memory_stream_pair()
+        far.append(peer)
+        await peer.send_all(frames.frame(frames.SETTINGS, 0, 0))
+        # The last step of a handshake: it is taken although the attempt has been cancelled.
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1)
+        return near
+
+    async with trio_grpc.open_channel(dial) as channel:
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await EchoStub(channel).Unary(echo_pb2.EchoRequest(), timeout=0.5)
+        assert caught.value.code is trio_grpc.StatusCode.DEADLINE_EXCEEDED
+    assert trio.current_time() == pytest.approx(1)

@@ -29,7 +29,7 @@ class ServiceNursery:
         farewell_time: the bound for it, in seconds.
     """
 
-    __slots__ = ("_farewell", "_farewell_time", "_manager", "_nursery", "_scopes", "closing")
+    __slots__ = ("_farewell", "_farewell_time", "_manager", "_nursery", "_over", "_scopes", "closing")
 
     def __init__(self, farewell: Callable[[], Awaitable[object]], farewell_time: float = 1.0) -> None:
         self._farewell = farewell
@@ -37,6 +37,7 @@ class ServiceNursery:
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._scopes: set[trio.CancelScope] = set()
+        self._over = False
         self.closing = False
 
     async def __aenter__(self) -> ServiceNursery:  # noqa: PYI034 # typing.Self is 3.11's
@@ -52,6 +53,9 @@ class ServiceNursery:
         assert self._nursery is not None
         scope = trio.CancelScope(shield=True)
         self._scopes.add(scope)
+        if self._over:
+            # Started by a task that was cancelled as it took its last step, such as a connection attempt that succeeded.
+            scope.cancel()
         self._nursery.start_soon(self._run, scope, async_fn, args, name=name or async_fn)
         return scope
 
@@ -82,6 +86,7 @@ class ServiceNursery:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._farewell_time):
                 await self._farewell()
         finally:
+            self._over = True
             for scope in tuple(self._scopes):
                 scope.cancel()
             # All that is left are tasks that have just been cancelled; waiting for them must not be cut short.
