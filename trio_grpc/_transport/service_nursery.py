@@ -54,7 +54,7 @@ class ServiceNursery:
         scope = trio.CancelScope(shield=True)
         self._scopes.add(scope)
         if self._over:
-            # Started by a task that was cancelled as it took its last step, such as a connection attempt that succeeded.
+            # Started by a task that was cancelled at its last step, such as a connection attempt that succeeded.
             scope.cancel()
         self._nursery.start_soon(self._run, scope, async_fn, args, name=name or async_fn)
         return scope
