@@ -51,8 +51,8 @@ RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
 #: Bytes of one header block, all its CONTINUATIONs together, beyond which the connection ends without decoding it. Big
 #: enough that metadata over the *list* limit is decoded and stays a stream error.
 MAX_HEADER_BLOCK = 262_144
-#: CONTINUATION frames of one block; h2 stops at 64 too (CVE-2024-27316 class of floods).
-_MAX_CONTINUATIONS = 64
+#: HEADERS and CONTINUATION frames of one block; h2 stops at 64 too (CVE-2024-27316 class of floods).
+_MAX_FRAMES = 64
 #: Entries of one SETTINGS frame; RFC 9113 defines six.
 _MAX_SETTINGS = 32
 #: HPACK gives nothing for a bigger table here, and a peer must not choose our memory.
@@ -117,7 +117,6 @@ class Framer(Generic[RecordT]):
     ) -> None:
         self._handler = handler
         self._decoder = decoder
-        self._client_side = client_side
         self._max_frame_size = max_frame_size
         self.settings_received: bool = False
         self._tail = b""
@@ -350,8 +349,10 @@ class Framer(Generic[RecordT]):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block.append(payload)
         self._block_length += len(payload)
-        if self._block_length > MAX_HEADER_BLOCK or len(self._block) > _MAX_CONTINUATIONS:
+        if self._block_length > MAX_HEADER_BLOCK:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_HEADER_BLOCK} bytes")
+        if len(self._block) > _MAX_FRAMES:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header block in over {_MAX_FRAMES} frames")
         if flags & END_HEADERS:
             block, self._block = b"".join(self._block), []
             self._block_stream = 0
