@@ -24,10 +24,9 @@ from trio_grpc._servicer import MethodHandler, Servicer, find_handlers
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
-from trio_grpc._transport.headers import trailers_only_fields
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
-from trio_grpc._transport.stream import NO_TEMPLATE, Stream
+from trio_grpc._transport.stream import Stream
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -178,7 +177,7 @@ class Server:
         assert self._ssl_context is not None
         tls = trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
         problem: object = f"no handshake within {self._handshake_timeout:g} s"
-        with trio.move_on_after(self._handshake_timeout) as scope:
+        with trio.move_on_after(self._handshake_timeout):
             try:
                 await tls.do_handshake()
             except (trio.BrokenResourceError, OSError) as error:
@@ -190,7 +189,6 @@ class Server:
                 if tls.selected_alpn_protocol() == "h2":
                     return tls
                 problem = f"client offers no ALPN protocol 'h2', selected {tls.selected_alpn_protocol()!r}"
-        del scope
         _logger.info("TLS with %s failed: %s", peer, problem)
         await trio.aclose_forcefully(tls)
         return None
@@ -228,12 +226,11 @@ class Server:
             return
         if request.encoding != "identity" and get_compressor(request.encoding) is None:
             # gRPC compression.md: the refusal must say what would be accepted.
-            message = f"request encoding {request.encoding!r} is not supported"
-            stream.finish(
-                NO_TEMPLATE,
-                trailers_only_fields(StatusCode.UNIMPLEMENTED, message, accept_encoding=accept_encoding()),
+            stream.refuse(
+                StatusCode.UNIMPLEMENTED,
+                f"request encoding {request.encoding!r} is not supported",
+                accept_encoding=accept_encoding(),
             )
-            stream.refuse(StatusCode.UNIMPLEMENTED, message)
             return
         deadline = inf
         if request.timeout is not None:

@@ -453,13 +453,23 @@ class Stream(OutgoingStream):
             self.finish(NO_TEMPLATE, trailer_fields(code, message))
         self._cancel_handler(message)
 
-    def refuse(self, code: StatusCode, message: str, *, http_status: int = 200) -> None:
-        """End the RPC with a status of the transport's own (server) and cancel its handler."""
+    def refuse(
+        self, code: StatusCode, message: str, *, http_status: int = 200, accept_encoding: str | None = None
+    ) -> None:
+        """End the RPC with a status that no handler has chosen (server), and cancel its handler.
+
+        Args:
+            code: the status code.
+            message: the status message.
+            http_status: the ``:status`` where no response headers have gone out yet.
+            accept_encoding: the ``grpc-accept-encoding`` that goes with the refusal of an encoding.
+        """
         if not self.end_stream:
             if self.responded:
                 self.finish(NO_TEMPLATE, trailer_fields(code, message))
             else:
-                self.finish(NO_TEMPLATE, trailers_only_fields(code, message, http_status=http_status))
+                fields = trailers_only_fields(code, message, http_status=http_status, accept_encoding=accept_encoding)
+                self.finish(NO_TEMPLATE, fields)
         self._cancel_handler(message)
 
     def abandon(self, reason: str) -> None:
