@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from trio_grpc._balancing.backoff import Backoff
-from trio_grpc._balancing.subchannel import Subchannel
+from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT, Subchannel
 from trio_grpc._balancing.target import TcpTarget, UnixTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
@@ -27,8 +27,6 @@ from trio_grpc._transport.side import Side
 from trio_grpc._version import __version__
 
 Target = str | trio.abc.Stream | Callable[[], Awaitable[trio.abc.Stream]]
-
-_HANDSHAKE_TIMEOUT = 20.0
 
 
 @attrs.frozen
@@ -224,7 +222,7 @@ class Channel:
             wrap(stream),
             self.limits,
             peer=self.target,
-            handshake_timeout=_HANDSHAKE_TIMEOUT,
+            handshake_timeout=CONNECT_TIMEOUT,
             on_draining=on_draining,
         )
 

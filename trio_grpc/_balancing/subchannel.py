@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 import trio
 
@@ -88,9 +89,7 @@ class Subchannel:
                 wait = self._retry_at - trio.current_time()
                 if self.state is State.TRANSIENT_FAILURE and wait > 0:
                     if not wait_for_ready:
-                        assert self._last_error is not None
-                        # A new object for each caller: a shared one would collect everybody's tracebacks.
-                        raise ConnectFailed(str(self._last_error)) from self._last_error.__cause__
+                        self._raise_last_error()
                     with trio.move_on_after(wait):
                         await self._shut_down.wait()
                     continue
@@ -99,8 +98,12 @@ class Subchannel:
                 self._attempt_scope = self._services.start_soon(self._attempt, name=f"connect to {self.address}")
             await self._attempt_ended.wait()
             if self.connection is None and not wait_for_ready and self.state is State.TRANSIENT_FAILURE:
-                assert self._last_error is not None
-                raise ConnectFailed(str(self._last_error)) from self._last_error.__cause__
+                self._raise_last_error()
+
+    def _raise_last_error(self) -> NoReturn:
+        assert self._last_error is not None
+        # A new object for each caller: a shared one would collect everybody's tracebacks.
+        raise ConnectFailed(str(self._last_error)) from self._last_error.__cause__
 
     async def _attempt(self) -> None:
         """One attempt; READY counts from the peer's SETTINGS, not from the TCP connection."""
