@@ -50,7 +50,6 @@ class LoopyWriter:
 
     Attributes:
         windows: outgoing credit, shared with the reader, which raises it.
-        last_stream_id: the highest id this side has opened (client).
         refusing: no more streams may be opened; those still without an id are orphaned.
     """
 
@@ -79,7 +78,7 @@ class LoopyWriter:
 
     @property
     def last_stream_id(self) -> int:
-        """The highest stream id that this side has used."""
+        """The highest stream id that this side has opened, 0 for none (client)."""
         return self._next_stream_id - 2 if self._next_stream_id > 1 else 0
 
     async def run(self) -> None:

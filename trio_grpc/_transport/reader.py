@@ -61,12 +61,16 @@ _logger = logging.getLogger("trio_grpc")
 #: each handling all 100 while the other sleeps: 27,000 calls/s and 44,000 ping-pongs/s instead of 52,000 and 94,000. It
 #: counts tasks, not messages: a firehose into one consumer is read in big pieces, lest others wait behind it.
 _FIRST_READ = 16_384
-
 _LEAST_READ = 1024
 _MOST_READ = 262_144
 _BATCH = 32
 #: The payload of our bandwidth PINGs; other payloads belong to whoever sent them.
 BANDWIDTH_PING = b"trio_bdp"
+_STATUS_CODES = tuple(StatusCode)
+#: HTTP statuses with which requests are refused that are not gRPC at all: wrong method, wrong content-type.
+_STRANGERS = (405, 415)
+#: Gaps in a client's stream ids that are remembered; clients leave none.
+_SKIPPED = 64
 
 Record = RequestHeaders | RequestTrailers | ResponseHeaders | Malformed
 
@@ -586,13 +590,6 @@ class Reader:
             window = estimator.acknowledge(self._now)
             if window is not None:
                 self._incoming.grow(window)
-
-
-_STATUS_CODES = tuple(StatusCode)
-#: HTTP statuses with which requests are refused that are not gRPC at all: wrong method, wrong content-type.
-_STRANGERS = (405, 415)
-#: Gaps in a client's stream ids that are remembered; clients leave none.
-_SKIPPED = 64
 
 
 def _is_grpc(head: ResponseHeaders) -> bool:

@@ -30,6 +30,7 @@ class StreamTable(Generic[StreamT]):
     Attributes:
         streams: live streams that have an id; shared with reader and writer.
         slots_used: streams that hold a slot, also those that the writer has not given an id yet.
+        opened: slots taken so far.
         limit: how many slots there are; may fall below ``slots_used``.
         refusal: why no more slots are handed out, or None.
         peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, None where it has said nothing.

@@ -29,7 +29,7 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
         """Return the client's end of a new connection.
 
         Raises:
-            OSError: the listener is closed.
+            ConnectionRefusedError: the listener is closed.
         """
         await trio.lowlevel.checkpoint()
         near: trio.abc.Stream
@@ -47,7 +47,11 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
         return near
 
     async def accept(self) -> trio.abc.Stream:
-        """Wait for the server's end of the next connection."""
+        """Wait for the server's end of the next connection.
+
+        Raises:
+            trio.ClosedResourceError: the listener is closed.
+        """
         try:
             return await self._receive_streams.receive()
         except trio.EndOfChannel:
