@@ -238,6 +238,10 @@ class ResponseHeaders:
     content_length: int | None
 
 
+Record = RequestHeaders | RequestTrailers | ResponseHeaders | Malformed
+"""What a header list turns out to be."""
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Reading header lists
 
@@ -482,7 +486,7 @@ def parse_request(fields: Sequence[Field]) -> RequestHeaders | RequestTrailers |
     )
 
 
-def extend_request(head: RequestHeaders | RequestTrailers | Malformed, tail: Sequence[Field]) -> RequestHeaders | None:
+def extend_request(head: Record, tail: Sequence[Field]) -> RequestHeaders | None:
     """Makes the record of a request of which the record of the first fields is known.
 
     The fields that change from call to call, ``grpc-timeout`` and custom metadata, come last in most requests.
@@ -608,7 +612,7 @@ def parse_response(fields: Sequence[Field]) -> ResponseHeaders | Malformed:
     )
 
 
-def extend_response(head: ResponseHeaders | Malformed, tail: Sequence[Field]) -> ResponseHeaders | None:
+def extend_response(head: Record, tail: Sequence[Field]) -> ResponseHeaders | None:
     """Makes the record of a response, or of trailers, of which the record of the first fields is known.
 
     Args:

@@ -29,6 +29,7 @@ from trio_grpc._transport.frames import MAX_WINDOW, ConnectionFault, ErrorCode, 
 from trio_grpc._transport.header_codec import Field, HeaderDecoder, HeaderListTooLarge
 from trio_grpc._transport.headers import (
     Malformed,
+    Record,
     RequestHeaders,
     RequestTrailers,
     ResponseHeaders,
@@ -71,28 +72,6 @@ _STATUS_CODES = tuple(StatusCode)
 _STRANGERS = (405, 415)
 #: Gaps in a client's stream ids that are remembered; clients leave none.
 _SKIPPED = 64
-
-Record = RequestHeaders | RequestTrailers | ResponseHeaders | Malformed
-
-
-def _parse_request(fields: list[tuple[bytes, bytes]]) -> Record:
-    return parse_request(fields)
-
-
-def _parse_response(fields: list[tuple[bytes, bytes]]) -> Record:
-    return parse_response(fields)
-
-
-def _extend_request(head: Record, tail: list[tuple[bytes, bytes]]) -> Record | None:
-    if isinstance(head, ResponseHeaders):
-        return None
-    return extend_request(head, tail)
-
-
-def _extend_response(head: Record, tail: list[tuple[bytes, bytes]]) -> Record | None:
-    if isinstance(head, (ResponseHeaders, Malformed)):
-        return extend_response(head, tail)
-    return None
 
 
 class Reader:
@@ -151,9 +130,9 @@ class Reader:
         self.accepting = True
         client = side is Side.CLIENT
         decoder: HeaderDecoder[Record] = HeaderDecoder(
-            _parse_response if client else _parse_request,
+            parse_response if client else parse_request,
             max_list_size=max_header_list_size,
-            extend=_extend_response if client else _extend_request,
+            extend=extend_response if client else extend_request,
         )
         self.framer: Framer[Record] = Framer(
             self, decoder, client_side=client, settings=settings, max_frame_size=max_frame_size
