@@ -106,10 +106,9 @@ class _Aborted(RpcError):
 
 @final
 class ServicerContext(Generic[ResponseT_contra]):
-    """What a handler is given about its RPC, and its way to answer.
+    """What a handler is given about its RPC, and its way to answer. A program may put attributes of its own on it.
 
     Attributes:
-        method: what was called.
         deadline: absolute trio time at which the RPC ends, `math.inf` without one. The handler's scope has it too.
     """
 

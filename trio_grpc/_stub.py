@@ -157,6 +157,10 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         """Return a call object, to be entered with ``async with``: for the reply together with its metadata.
 
         Arguments are those of the call itself; ``timeout`` belongs to the call, not to the block's body.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
+            TypeError, ValueError: an argument is malformed.
         """
         encoding = self._factory.choose_encoding(compression)
         first = self._factory.serialize(request, encoding)
@@ -267,6 +271,9 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         """Return a call object, to be entered with ``async with``: `send`, `done_sending`, then `receive` the reply.
 
         Arguments are those of the call itself; ``timeout`` belongs to the call, not to the block's body.
+
+        Raises:
+            TypeError, ValueError: an argument is malformed.
         """
         encoding = self._factory.choose_encoding(compression)
         return StreamUnaryCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)

@@ -22,7 +22,7 @@ class OutgoingWindows:
     """Connection-wide credit for sending.
 
     Attributes:
-        connection: bytes of DATA that the connection still lets us send; may be negative never, zero often.
+        connection: bytes of DATA that the connection still lets us send; often zero, never negative.
         initial: the peer's SETTINGS_INITIAL_WINDOW_SIZE as applied by the writer.
         max_frame_size: the peer's SETTINGS_MAX_FRAME_SIZE as applied by the writer.
         starved: the writer has data that only the connection window holds back.

@@ -265,6 +265,7 @@ class LoopyWriter:
             stream.window -= pending
             windows.connection -= pending
             self._size += pending + 9
+            # Asked here and not by `wake_producer` alone: mostly nobody waits, and this runs for every frame.
             if stream._quota_task is not None:
                 stream.wake_producer()
             if last:
