@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -223,4 +224,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(trio.run(main, parse(sys.argv[1:])))
+    choices = parse(sys.argv[1:])
+    # Should a fault of ours keep even the cancelled run from ending.
+    signal.alarm(int(choices.minutes * 60) + 60)
+    sys.exit(trio.run(main, choices))
