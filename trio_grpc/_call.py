@@ -40,7 +40,13 @@ _DEADLINE_EXCEEDED = "deadline exceeded"
 
 
 class CallFactory(MessageCoder[RequestT, ResponseT]):
-    """What all calls of one method on one channel share."""
+    """What all calls of one method on one channel share.
+
+    Attributes:
+        channel: carries the calls.
+        method: what they call.
+        head: the request head for the channel's own compression.
+    """
 
     __slots__ = ("_encoding", "channel", "head", "method")
 

@@ -58,6 +58,7 @@ class Channel:
     Attributes:
         target: what the channel connects to, for messages.
         codec: turns messages into bytes and back.
+        limits: what its connections accept, and what calls may send.
     """
 
     def __init__(

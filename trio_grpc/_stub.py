@@ -37,7 +37,11 @@ _NO_FIELDS: tuple[Field, ...] = ()
 
 
 class _Method(Generic[RequestT, ResponseT]):
-    """What the four kinds share."""
+    """What the four kinds share.
+
+    Attributes:
+        method: what is called.
+    """
 
     __slots__ = ("_channel", "_factory", "method")
 

@@ -56,7 +56,11 @@ class Connection:
         ready: set when the peer's SETTINGS have arrived.
         closed: set when the connection has ended; ``reason`` says why.
         draining: no new streams.
-        reason: the exception behind the end, None for a clean one.
+        reason: the exception behind the end, None before it.
+        table: the live streams and their slots.
+        control_buffer: what is to be written.
+        incoming, outgoing: the credit that we give, and that we have.
+        reader, writer: the two halves.
     """
 
     def __init__(

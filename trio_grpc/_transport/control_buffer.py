@@ -105,10 +105,12 @@ class OutgoingStream(ControlFrame):
         end_stream: END_STREAM goes out with the last chunk (client), or with the trailers.
         reset_code: RST_STREAM with this code goes out instead of whatever is still here.
         reset_is_response: the peer caused that reset, so it counts for the throttle.
+        reset_written: that reset is out, or has no reader any more.
         remote_closed: the peer has finished. Where it has not, RST_STREAM(NO_ERROR) follows trailers (RFC 9113, 8.1).
         window: credit left for this stream, negative after a cut of the peer's initial window.
         queued: it is in the channel now. active: it is in the writer's round now.
         local_closed: its last frame is written or orphaned.
+        control_buffer: where it queues itself.
     """
 
     __slots__ = (
@@ -207,7 +209,15 @@ class OutgoingStream(ControlFrame):
 
 
 class ControlBuffer:
-    """The channel, its throttle counter, and its end."""
+    """The channel, its throttle counter, and its end.
+
+    Args:
+        throttle_limit: replies not yet written at which the reader waits.
+
+    Attributes:
+        closed: nothing is taken any more; what is put is orphaned.
+        close_reason: why the connection ended, for those who are orphaned.
+    """
 
     __slots__ = ("_limit", "_receive_frames", "_responses", "_send_frames", "_throttled", "close_reason", "closed")
 
@@ -219,7 +229,6 @@ class ControlBuffer:
         self._responses = 0
         self._throttled: Task | None = None
         self.closed: bool = False
-        #: Why the connection ended, for those who are orphaned.
         self.close_reason: BaseException | None = None
 
     @property

@@ -44,6 +44,7 @@ class IncomingWindows:
         stream_window: what a stream starts with (our SETTINGS_INITIAL_WINDOW_SIZE).
         stream_target: what a stream with a waiting receiver is topped up to; grows with the bandwidth-delay product.
         wakeups: tasks that the read in hand has woken so far; the reader sizes its next read by it.
+        estimator: measures the bandwidth-delay product, None where windows do not adapt.
         tolerance: credit a peer may still believe in because it has not seen our SETTINGS yet.
     """
 
@@ -105,6 +106,9 @@ class BandwidthEstimator:
     A sample of at least two thirds of the current estimate at a new bandwidth maximum doubles the sample into the
     estimate. Sampling stops at the cap, and never starts for small reads, so a peer that counts pings has no reason to
     complain: pings go out only while bulk data comes in.
+
+    Attributes:
+        window: the estimate so far, in bytes.
     """
 
     __slots__ = ("_best_bandwidth", "_sample", "_sent_at", "window")

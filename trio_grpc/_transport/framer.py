@@ -104,6 +104,7 @@ class Framer(Generic[RecordT]):
 
     Attributes:
         settings_received: the peer's first SETTINGS frame has arrived (RFC 9113, 3.4).
+        preface: our preface and first SETTINGS frame, to be written first.
     """
 
     def __init__(
@@ -137,7 +138,6 @@ class Framer(Generic[RecordT]):
             initial_values={h2.settings.SettingCodes(code): value for code, value in settings.items()},
         )
         self._h2.initiate_connection()
-        #: Our preface and first SETTINGS frame.
         self.preface: bytes = self._h2.data_to_send()
 
     def ping(self, payload: bytes) -> bytes:

@@ -82,6 +82,7 @@ class Reader:
         refuse_above: streams above this id came after our last GOAWAY and are ignored.
         accepting: new streams are served; otherwise they are refused as safe to retry.
         last_read: trio's time of the last bytes that came.
+        framer: cuts them into frames, and makes our PINGs.
     """
 
     def __init__(

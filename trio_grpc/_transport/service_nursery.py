@@ -27,6 +27,9 @@ class ServiceNursery:
         farewell: awaited after the body has ended and before the tasks are cancelled, shielded and within
             ``farewell_time`` seconds, so that goodbyes can be flushed.
         farewell_time: the bound for it, in seconds.
+
+    Attributes:
+        closing: the body has ended, or its owner has said that it closes.
     """
 
     __slots__ = ("_farewell", "_farewell_time", "_manager", "_nursery", "_over", "_scopes", "closing")

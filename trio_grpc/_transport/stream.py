@@ -73,6 +73,11 @@ class Stream(OutgoingStream):
     """A stream of either side.
 
     Attributes:
+        peer: the peer's address.
+        assembler: cuts the DATA payloads into messages.
+        receive_window: credit that the peer has left on this stream, in bytes.
+        unconsumed: bytes of messages and prefixes that came and that no receiver has taken.
+        left_table: the last frame of both sides is written, received or orphaned.
         request: the request headers (server).
         request_time: when they came, in trio's time (server): deadlines count from here.
         responded: response headers have been queued (server).
