@@ -45,10 +45,11 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
     Attributes:
         channel: carries the calls.
         method: what they call.
-        head: the request head for the channel's own compression.
+        default_encoding: wire name of the channel's own compression.
+        head: the request head for that.
     """
 
-    __slots__ = ("_encoding", "channel", "head", "method")
+    __slots__ = ("channel", "default_encoding", "head", "method")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
         super().__init__(
@@ -61,8 +62,8 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         )
         self.channel: Channel = channel
         self.method: Method[RequestT, ResponseT] = method
-        self._encoding = channel.default_compression
-        self.head: HeaderTemplate = self.head_for(self._encoding)
+        self.default_encoding: str = channel._default_encoding
+        self.head: HeaderTemplate = self.head_for(self.default_encoding)
 
     def head_for(self, encoding: str) -> HeaderTemplate:
         """Return the request head for an encoding."""
@@ -75,7 +76,7 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
             TypeError: it is neither a `Compression` nor a name.
             ValueError: no compressor of that name is registered.
         """
-        return self._encoding if compression is None else compression_name(compression)
+        return self.default_encoding if compression is None else compression_name(compression)
 
 
 def check_timeout(timeout: float) -> float:

@@ -101,12 +101,13 @@ class Channel:
         self._user_agent = f"{user_agent} {own_agent}" if user_agent else own_agent
         self.limits = limits
         self.codec = codec
-        self._compression = "identity" if compression is None else compression_name(compression)
+        #: The wire name of ``compression=``, for the rooms above.
+        self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._subchannel = Subchannel(self.target, self._connect, self._services, Backoff())
         self._entered = False
-        self._heads: dict[tuple[str, str | None], HeaderTemplate] = {}
+        self._heads: dict[tuple[str, str], HeaderTemplate] = {}
 
     # -- lifetime
 
@@ -176,7 +177,7 @@ class Channel:
             raise RuntimeError("the channel is not open: use 'async with trio_grpc.open_channel(...) as channel'")
         return await self._subchannel.wait_connection(wait_for_ready)
 
-    def _request_head(self, path: str, encoding: str | None = None) -> HeaderTemplate:
+    def _request_head(self, path: str, encoding: str) -> HeaderTemplate:
         """Return the header fields that all requests of one method share.
 
         One object per method and encoding, however many stubs there are: encoders remember templates by identity.
@@ -186,7 +187,7 @@ class Channel:
             head = self._heads[path, encoding] = self._make_request_head(path, encoding)
         return head
 
-    def _make_request_head(self, path: str, encoding: str | None) -> HeaderTemplate:
+    def _make_request_head(self, path: str, encoding: str) -> HeaderTemplate:
         content_type = "application/grpc" if self.codec.name == "proto" else f"application/grpc+{self.codec.name}"
         return HeaderTemplate(
             (
@@ -202,11 +203,6 @@ class Channel:
                 *self._metadata,
             )
         )
-
-    @property
-    def default_compression(self) -> str:
-        """The wire name of the channel's ``compression=``."""
-        return self._compression
 
     def _start_service(self, async_fn: Callable[..., Awaitable[object]], *args: Any) -> trio.CancelScope:
         """Run a background task of one RPC for as long as the channel lives, at most."""

@@ -43,7 +43,7 @@ class _Method(Generic[RequestT, ResponseT]):
         method: what is called.
     """
 
-    __slots__ = ("_channel", "_factory", "method")
+    __slots__ = ("_factory", "method")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
         """Bind a method to a channel.
@@ -55,12 +55,11 @@ class _Method(Generic[RequestT, ResponseT]):
         Raises:
             TypeError: the channel's codec cannot handle the method's message types.
         """
-        self._channel = channel
         self._factory: CallFactory[RequestT, ResponseT] = CallFactory(channel, method)
         self.method: Method[RequestT, ResponseT] = method
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.method.path} on {self._channel!r}>"
+        return f"<{type(self).__name__} {self.method.path} on {self._factory.channel!r}>"
 
 
 class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
@@ -120,9 +119,9 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         wait_for_ready: bool | None,
     ) -> Stream:
         """Return a stream that ended with OK."""
-        channel = self._channel
         factory = self._factory
-        head = factory.head if encoding == channel.default_compression else factory.head_for(encoding)
+        channel = factory.channel
+        head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
         attempt = 0
         while True:
             connection = channel._connection_nowait()

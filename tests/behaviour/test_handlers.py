@@ -548,7 +548,8 @@ async def test_the_record_of_abort_wins_over_the_deadline(autojump_clock: Clock)
         outcomes: list[Any] = []
         with trio.move_on_after(5):
             # A client whose clock is slower than the server's.
-            stream = connection.open_stream(channel._request_head("/echo.Echo/Unary"), [(b"grpc-timeout", b"1S")])
+            head = channel._request_head("/echo.Echo/Unary", "identity")
+            stream = connection.open_stream(head, [(b"grpc-timeout", b"1S")])
             connection.table.acquire_nowait()
             stream.queue_message(b"")
             stream.end_stream = True

@@ -134,7 +134,7 @@ async def test_failed_calls_leave_nothing(autojump_clock: Clock) -> None:
 
 async def test_stubs_leave_nothing(pair: Pair) -> None:
     servicer, stub = pair
-    channel = stub.Unary._channel
+    channel = stub.Unary._factory.channel
 
     async def call(number: int) -> None:
         await EchoStub(channel).Unary(EchoRequest())
