@@ -157,9 +157,7 @@ class Channel:
             connections=len(connections),
             streams=sum(connection.table.slots_used for connection in connections),
             waiting=sum(connection.table.waiting for connection in connections),
-            control_frames=sum(
-                connection.control_buffer.pending_frames for connection in connections if not connection.closed.is_set()
-            ),
+            control_frames=sum(connection.control_buffer.pending_frames for connection in connections),
         )
 
     def __repr__(self) -> str:

@@ -96,9 +96,7 @@ class Server:
             connections=len(connections),
             streams=sum(connection.table.slots_used for connection in connections),
             handlers=sum(pool.running for pool in self._connections.values()),
-            control_frames=sum(
-                connection.control_buffer.pending_frames for connection in connections if not connection.closed.is_set()
-            ),
+            control_frames=sum(connection.control_buffer.pending_frames for connection in connections),
         )
 
     def __repr__(self) -> str:
@@ -320,14 +318,19 @@ async def serve(
                 addresses.append(_listener_name(one))
                 continue
             target = parse_target(one, default_port=None)
-            if isinstance(target, UnixTarget):
-                listeners.append(await _listen_unix(target.path))
-                socket_files.append(_SocketFile.of(target.path))
-                addresses.append(str(target))
-            else:
-                opened = await trio.open_tcp_listeners(target.port, host=target.host)
-                listeners.extend(opened)
-                addresses.extend(_listener_name(listener) for listener in opened)
+            try:
+                if isinstance(target, UnixTarget):
+                    listeners.append(await _listen_unix(target.path))
+                    socket_files.append(_SocketFile.of(target.path))
+                    addresses.append(str(target))
+                else:
+                    opened = await trio.open_tcp_listeners(target.port, host=target.host)
+                    listeners.extend(opened)
+                    addresses.extend(_listener_name(listener) for listener in opened)
+            except OSError as error:
+                # Sockets do not say which address it was that they could not bind.
+                error.filename = one
+                raise
     except BaseException:
         await _close(listeners, socket_files)
         raise

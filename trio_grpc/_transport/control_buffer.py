@@ -238,7 +238,7 @@ class ControlBuffer:
 
     @property
     def pending_frames(self) -> int:
-        """Control frames in the channel."""
+        """Control frames in the channel; none once it is closed."""
         return self._receive_frames.statistics().current_buffer_used
 
     def put(self, control_frame: ControlFrame) -> None:

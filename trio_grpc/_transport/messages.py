@@ -36,7 +36,12 @@ class BadPrefix(MessageError):
 
 
 class MessageTooLarge(MessageError):
-    """The prefix promises more bytes than ``max_receive_message_length`` allows."""
+    """The prefix promises more bytes than ``max_receive_message_length`` allows.
+
+    Attributes:
+        length: the bytes promised.
+        limit: the bytes allowed.
+    """
 
     def __init__(self, length: int, limit: int) -> None:
         super().__init__(
