@@ -46,6 +46,13 @@ async def test_serve_that_cannot_bind_raises_a_bare_os_error() -> None:
     assert caught.value.errno == errno.EADDRINUSE
 
 
+@pytest.mark.parametrize("address", ["192.0.2.1:1", "unix:/no/such/folder/socket", "no-such-name.invalid:1"])
+async def test_serve_that_cannot_bind_says_where(address: str) -> None:
+    with pytest.raises(OSError) as caught:
+        await trio_grpc.serve([EchoServicer()], ["127.0.0.1:0", address])
+    assert address in str(caught.value)
+
+
 async def test_a_refused_connection_says_so() -> None:
     with trio.socket.socket() as silent:  # bound, so that nobody else gets the port, but not listening
         await silent.bind(("127.0.0.1", 0))
