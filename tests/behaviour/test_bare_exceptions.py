@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 
 import pytest
 import trio
+import trio.testing
 from echo_pb2 import EchoRequest
 from echo_trio_grpc import EchoServicer, EchoStub
 
@@ -51,6 +53,28 @@ async def test_serve_that_cannot_bind_says_where(address: str) -> None:
     with pytest.raises(OSError) as caught:
         await trio_grpc.serve([EchoServicer()], ["127.0.0.1:0", address])
     assert address in str(caught.value)
+
+
+def test_ctrl_c_while_a_channel_writes_comes_out_bare() -> None:
+    async def main() -> None:
+        ours, _ = trio.testing.memory_stream_pair()
+
+        async def press_ctrl_c() -> None:
+            ours.send_stream.send_all_hook = None
+            signal.raise_signal(signal.SIGINT)
+            await trio.lowlevel.checkpoint()
+
+        async def dial() -> trio.abc.Stream:
+            await trio.lowlevel.checkpoint()
+            ours.send_stream.send_all_hook = press_ctrl_c
+            return ours
+
+        with trio.fail_after(5):
+            async with trio_grpc.open_channel(dial) as channel:
+                await EchoStub(channel).Unary(EchoRequest())
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
 
 
 async def test_a_refused_connection_says_so() -> None:

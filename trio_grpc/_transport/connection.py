@@ -173,6 +173,8 @@ class Connection:
         else:
             self._lose(None)
 
+    # Each task needs it anew: nurseries do not hand it down.
+    @enable_ki_protection
     async def _write(self, scope: trio.CancelScope) -> None:
         try:
             await self.writer.run()
@@ -194,6 +196,7 @@ class Connection:
         finally:
             scope.cancel()
 
+    @enable_ki_protection
     async def _await_handshake(self) -> None:
         """RFC 9113, 3.4: the peer's SETTINGS come first; one that keeps silent does not keep its place."""
         with trio.move_on_after(self._handshake_timeout) as scope:
