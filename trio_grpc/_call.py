@@ -83,10 +83,14 @@ def check_timeout(timeout: float) -> float:
     """Return a timeout that is a number.
 
     Raises:
-        ValueError: it is not.
+        TypeError: it is something else.
+        ValueError: it is NaN.
     """
-    if isnan(timeout):
-        raise ValueError("timeout must be a number of seconds, not NaN")
+    try:
+        if isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, not NaN")
+    except TypeError:
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}") from None
     return timeout
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -642,3 +643,13 @@ async def test_a_chain_of_calls_ends_together(autojump_clock: Clock) -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert (inner_server.statistics().handlers, outer_server.statistics().handlers) == (0, 0)
     assert sorted(ended) == [("last", pytest.approx(3)), ("middle", pytest.approx(3))]
+
+
+@pytest.mark.parametrize("timeout", ["1", dt.timedelta(seconds=1)], ids=lambda timeout: type(timeout).__name__)
+async def test_a_timeout_of_another_type_is_named_in_the_error(timeout: Any) -> None:
+    async with open_channel_pair(Echo()) as (channel, _):
+        stub = EchoStub(channel)
+        with pytest.raises(TypeError, match=rf"timeout must be .* not {type(timeout).__name__}"):
+            await stub.Unary(EchoRequest(), timeout=timeout)
+        with pytest.raises(TypeError, match=rf"timeout must be .* not {type(timeout).__name__}"):
+            stub.ServerStream(EchoRequest(), timeout=timeout)
