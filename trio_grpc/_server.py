@@ -329,6 +329,9 @@ async def serve(
                     addresses.extend(_listener_name(listener) for listener in opened)
             except OSError as error:
                 # Sockets do not say which address it was that they could not bind.
+                if error.errno is None:
+                    # E.g. a path that is too long: Python's own error, which has a text and no number.
+                    raise OSError(f"{error}: {one!r}") from error
                 error.filename = one
                 raise
     except BaseException:
