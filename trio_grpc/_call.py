@@ -7,7 +7,7 @@ of the call runs as a service of the channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf, isnan
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -159,6 +159,11 @@ async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> C
         return connection
 
 
+def with_timeout(fields: Iterable[Field], deadline: float) -> list[Field]:
+    """Return the header fields of a request that has a deadline: gRPC sends what is left of it (PROTOCOL-HTTP2)."""
+    return [(b"grpc-timeout", encode_timeout(deadline - trio.current_time())), *fields]
+
+
 def may_retry(outcome: Outcome, stream: Stream, attempt: int) -> bool:
     """Whether to try again unseen (gRFC A6, transparent retries).
 
@@ -233,7 +238,7 @@ class Call(Generic[RequestT, ResponseT]):
         connection = await acquire_connection(self._factory.channel, self._wait_for_ready)
         literals = self._literals
         if deadline < inf:
-            literals = [(b"grpc-timeout", encode_timeout(deadline - trio.current_time())), *literals]
+            literals = with_timeout(literals, deadline)
         stream = connection.open_stream(self._factory.head_for(self._encoding), literals)
         if self._first is not None:
             data, compressed = self._first

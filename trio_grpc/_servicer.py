@@ -20,7 +20,7 @@ from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.frames import ErrorCode
-from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.header_codec import NO_TEMPLATE, Field, HeaderTemplate
 from trio_grpc._transport.headers import (
     header_list_size,
     response_fields,
@@ -28,7 +28,7 @@ from trio_grpc._transport.headers import (
     trailer_fields,
     trailers_only_fields,
 )
-from trio_grpc._transport.stream import NO_TEMPLATE, Stream
+from trio_grpc._transport.stream import Stream
 
 _logger = logging.getLogger("trio_grpc")
 

@@ -20,6 +20,7 @@ from trio_grpc._call import (
     may_retry,
     outcome_error,
     reply_of,
+    with_timeout,
 )
 from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression
@@ -27,7 +28,6 @@ from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.header_codec import Field
-from trio_grpc._transport.headers import encode_timeout
 from trio_grpc._transport.stream import Stream
 
 RequestT = TypeVar("RequestT")
@@ -130,7 +130,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             deadline = trio.current_effective_deadline()
             literals = fields
             if deadline < inf:
-                literals = [(b"grpc-timeout", encode_timeout(deadline - trio.current_time())), *fields]
+                literals = with_timeout(fields, deadline)
             stream = connection.open_stream(head, literals)
             stream.queue_message(data, compressed)
             stream.end_stream = True

@@ -115,6 +115,10 @@ class HeaderTemplate:
         return f"HeaderTemplate({self.fields!r})"
 
 
+#: For blocks that will not come again: an encoder remembers each template for the life of its connection.
+NO_TEMPLATE = HeaderTemplate(())
+
+
 class HeaderEncoder:
     """Encodes the header blocks of one direction of a connection.
 

@@ -29,7 +29,7 @@ from trio_grpc._transport.control_buffer import (
 )
 from trio_grpc._transport.flow_control import OutgoingWindows
 from trio_grpc._transport.frames import DATA, END_STREAM, MAX_STREAM_ID, ErrorCode
-from trio_grpc._transport.header_codec import HeaderEncoder, HeaderTemplate
+from trio_grpc._transport.header_codec import NO_TEMPLATE, HeaderEncoder
 
 #: One stream's share of a turn while others wait (grpc-go: 16 KiB).
 _TURN = 16_384
@@ -42,7 +42,6 @@ _FIRST_TURNS = _WRITE_SIZE // 2
 _MAX_PIECES = 1024
 
 _PACK_HEADER = frames.FRAME_HEADER.pack
-_NOTHING = HeaderTemplate(())
 
 
 class LoopyWriter:
@@ -196,7 +195,7 @@ class LoopyWriter:
 
     def _refuse_stream(self, refusal: RefuseStream) -> None:
         if refusal.fields is not None:
-            block = self._encoder.encode(_NOTHING, refusal.fields)
+            block = self._encoder.encode(NO_TEMPLATE, refusal.fields)
             self._write_block(block, END_STREAM, refusal.stream_id)
         if refusal.error_code is not None:
             self._write(frames.rst_stream(refusal.stream_id, refusal.error_code))
