@@ -56,7 +56,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # which connection a call goes to
         "_balancing",
         "_balancing.target _balancing.backoff",
-        "_balancing.subchannel",
+        "_balancing.dialer _balancing.subchannel",
         "_channel",
         # one RPC, from either side: a client's calls know their channel, a server knows its handlers
         "_call _interceptors",

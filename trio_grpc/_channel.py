@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Awaitable, Callable
 from types import TracebackType
@@ -12,8 +11,9 @@ import attrs
 import trio
 
 from trio_grpc._balancing.backoff import Backoff
+from trio_grpc._balancing.dialer import Address, Dialer, once
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT, Subchannel
-from trio_grpc._balancing.target import TcpTarget, UnixTarget, parse_target
+from trio_grpc._balancing.target import TcpTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._metadata import MetadataLike, encode_metadata
@@ -74,7 +74,7 @@ class Channel:
         metadata: MetadataLike | None,
         codec: Codec,
     ) -> None:
-        self._dial: Callable[[], Awaitable[trio.abc.Stream]]
+        self._address: Address
         self.target: str
         hostname = "localhost"
         default_authority = "localhost"
@@ -84,17 +84,16 @@ class Channel:
             if isinstance(address, TcpTarget):
                 hostname = address.host
                 default_authority = str(address)
-            self._dial = _dialer(address)
+            self._address = address
         elif isinstance(target, trio.abc.Stream):
             self.target = type(target).__name__
-            self._dial = _once(target)
+            self._address = once(target)
         elif callable(target):
             self.target = getattr(target, "__qualname__", None) or type(target).__name__
-            self._dial = target
+            self._address = target
         else:
             raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
-        self._ssl_context = ssl_context
-        self._server_hostname = server_hostname or hostname
+        self._dialer = Dialer(ssl_context, server_hostname or hostname)
         self._scheme = "http" if ssl_context is None else "https"
         self._authority = authority or default_authority
         own_agent = f"grpc-python-trio/{__version__}"
@@ -209,69 +208,14 @@ class Channel:
     # -- connecting
 
     async def _connect(self, on_draining: Callable[[], None]) -> Connection:
-        stream = await self._dial()
-        if self._ssl_context is not None:
-            stream = await self._start_tls(stream, self._ssl_context)
         return Connection(
             Side.CLIENT,
-            wrap(stream),
+            wrap(await self._dialer.dial(self._address)),
             self.limits,
             peer=self.target,
             handshake_timeout=CONNECT_TIMEOUT,
             on_draining=on_draining,
         )
-
-    async def _start_tls(self, stream: trio.abc.Stream, context: ssl.SSLContext) -> trio.SSLStream[trio.abc.Stream]:
-        # A context does not tell which protocols it offers; HTTP/2 over TLS must offer h2 (RFC 9113, 3.2).
-        context.set_alpn_protocols(["h2"])
-        tls = trio.SSLStream(stream, context, server_hostname=self._server_hostname, https_compatible=True)
-        try:
-            await tls.do_handshake()
-        except trio.BrokenResourceError as error:
-            await trio.aclose_forcefully(tls)
-            cause = error.__cause__
-            raise OSError(f"TLS handshake failed: {cause or error}") from error
-        except BaseException:
-            await trio.aclose_forcefully(tls)
-            raise
-        if tls.selected_alpn_protocol() != "h2":
-            await trio.aclose_forcefully(tls)
-            raise OSError(
-                f"TLS peer selected ALPN protocol {tls.selected_alpn_protocol()!r} instead of 'h2' (RFC 9113, 3.2)"
-            )
-        return tls
-
-
-def _dialer(address: TcpTarget | UnixTarget) -> Callable[[], Awaitable[trio.abc.Stream]]:
-    async def dial() -> trio.abc.Stream:
-        if isinstance(address, UnixTarget):
-            return await trio.open_unix_socket(address.path)
-        try:
-            return await trio.open_tcp_stream(address.host, address.port)
-        except OSError as error:
-            # trio says that all attempts failed, and why only in a group. Users want the reason in the first line.
-            attempts = getattr(error.__cause__, "exceptions", ())
-            reasons = {attempt.errno: os.strerror(attempt.errno) for attempt in attempts if attempt.errno is not None}
-            if not reasons:
-                raise
-            if len(reasons) > 1:
-                raise OSError("; ".join(reasons.values())) from error
-            # With a number it is of the right subclass, e.g. ConnectionRefusedError.
-            raise OSError(*reasons.popitem()) from error
-
-    return dial
-
-
-def _once(stream: trio.abc.Stream) -> Callable[[], Awaitable[trio.abc.Stream]]:
-    unused = [stream]
-
-    async def dial() -> trio.abc.Stream:
-        await trio.lowlevel.checkpoint()
-        if not unused:
-            raise OSError("the stream that the channel was opened with has ended and cannot be made again")
-        return unused.pop()
-
-    return dial
 
 
 def open_channel(

@@ -1,0 +1,93 @@
+"""How a channel gets a byte stream to one address: TCP, a unix socket or the user's own, and TLS over it."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from trio_grpc._balancing.target import TcpTarget, UnixTarget
+
+#: What can be dialled: an address of ours, or the user's function that returns a new stream per connection.
+Address = TcpTarget | UnixTarget | Callable[[], Awaitable[trio.abc.Stream]]
+
+
+@attrs.frozen
+class Dialer:
+    """Opens byte streams the way one channel wants them. Knows no HTTP/2, and nothing of when to dial or how often.
+
+    Attributes:
+        ssl_context: TLS with this context, which must offer ``h2``; None: plaintext.
+        server_hostname: the name that the peer's certificate must carry, whatever the address; and SNI.
+    """
+
+    ssl_context: ssl.SSLContext | None
+    server_hostname: str
+
+    async def dial(self, address: Address) -> trio.abc.Stream:
+        """Return a connected stream, after the TLS handshake where there is TLS. Knows no timeout of its own.
+
+        Raises:
+            OSError: the address cannot be reached, or does not speak TLS with ALPN ``h2``.
+            Exception: whatever a function of the user's raises.
+        """
+        if isinstance(address, TcpTarget):
+            stream: trio.abc.Stream = await _open_tcp(address)
+        elif isinstance(address, UnixTarget):
+            stream = await trio.open_unix_socket(address.path)
+        else:
+            stream = await address()
+        if self.ssl_context is None:
+            return stream
+        return await self._start_tls(stream, self.ssl_context)
+
+    async def _start_tls(self, stream: trio.abc.Stream, context: ssl.SSLContext) -> trio.abc.Stream:
+        # A context does not tell which protocols it offers; HTTP/2 over TLS must offer h2 (RFC 9113, 3.2).
+        context.set_alpn_protocols(["h2"])
+        tls = trio.SSLStream(stream, context, server_hostname=self.server_hostname, https_compatible=True)
+        try:
+            await tls.do_handshake()
+        except trio.BrokenResourceError as error:
+            await trio.aclose_forcefully(tls)
+            cause = error.__cause__
+            raise OSError(f"TLS handshake failed: {cause or error}") from error
+        except BaseException:
+            await trio.aclose_forcefully(tls)
+            raise
+        if tls.selected_alpn_protocol() != "h2":
+            await trio.aclose_forcefully(tls)
+            raise OSError(
+                f"TLS peer selected ALPN protocol {tls.selected_alpn_protocol()!r} instead of 'h2' (RFC 9113, 3.2)"
+            )
+        return tls
+
+
+async def _open_tcp(address: TcpTarget) -> trio.SocketStream:
+    try:
+        return await trio.open_tcp_stream(address.host, address.port)
+    except OSError as error:
+        # trio says that all attempts failed, and why only in a group. Users want the reason in the first line.
+        attempts = getattr(error.__cause__, "exceptions", ())
+        reasons = {attempt.errno: os.strerror(attempt.errno) for attempt in attempts if attempt.errno is not None}
+        if not reasons:
+            raise
+        if len(reasons) > 1:
+            raise OSError("; ".join(reasons.values())) from error
+        # With a number it is of the right subclass, e.g. ConnectionRefusedError.
+        raise OSError(*reasons.popitem()) from error
+
+
+def once(stream: trio.abc.Stream) -> Address:
+    """Return an address at which this stream is found once, and never again."""
+    unused = [stream]
+
+    async def dial() -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        if not unused:
+            raise OSError("the stream that the channel was opened with has ended and cannot be made again")
+        return unused.pop()
+
+    return dial
