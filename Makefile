@@ -94,9 +94,9 @@ docs: .venv-docs/.ready  ## build the documentation into docs/_build; a warning 
 	@touch $@
 
 # One resolution for every Python we support; markers say where versions differ.
-COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate --upgrade
+COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate $(if $(UPGRADE),--upgrade)
 
-lock:  ## resolve the dependency groups again into requirements/*.txt
+lock:  ## resolve the dependency groups into requirements/*.txt (UPGRADE=1 takes the newest of everything)
 	@test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && .venv-lock/bin/python -m pip install --quiet uv; }
 	$(COMPILE) --group dev --extra tools pyproject.toml -o requirements/dev.txt
 	$(COMPILE) --group test --group build --resolution lowest-direct pyproject.toml -o requirements/lowest.txt

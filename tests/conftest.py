@@ -18,7 +18,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -27,6 +26,7 @@ import hypothesis
 import pytest
 import trio
 
+from tests.support.stacks import describe_tasks
 from trio_grpc._channel import Channel
 from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._server import Server
@@ -93,23 +93,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, previous)
         faulthandler.cancel_dump_traceback_later()
-
-
-def describe_tasks() -> str:
-    """Tell where each task of the running trio loop waits; empty outside trio."""
-    try:
-        root = trio.lowlevel.current_root_task()
-    except RuntimeError:
-        return ""
-    lines: list[str] = []
-    pending = [] if root is None else [(root, 0)]
-    while pending:
-        task, depth = pending.pop()
-        lines.append(f"{'  ' * depth}{task.name}")
-        stack = traceback.StackSummary.extract(task.iter_await_frames(), lookup_lines=True)
-        lines += [f"{'  ' * depth}    {frame.filename}:{frame.lineno} {frame.line}" for frame in stack[-4:]]
-        pending += [(child, depth + 1) for nursery in task.child_nurseries for child in nursery.child_tasks]
-    return "\n".join(lines)
 
 
 class InternalErrors(logging.Handler):
