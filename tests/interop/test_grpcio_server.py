@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import ssl
 from collections.abc import AsyncIterator
@@ -39,6 +40,14 @@ async def channel(peer: dict[str, str]) -> AsyncIterator[Channel]:
 @pytest.fixture
 def echo(channel: Channel) -> EchoStub:
     return EchoStub(channel)
+
+
+_numbers = itertools.count()
+
+
+def fresh(name: str) -> bytes:
+    """A name that no other call has on the peer, also if this test has been tried before."""
+    return f"{name} {next(_numbers)}".encode()
 
 
 async def spawn(echo: EchoStub, **options: Any) -> str:
@@ -225,20 +234,22 @@ async def test_the_timeout_of_a_stream_is_on_the_wire(echo: EchoStub) -> None:
 
 
 async def test_deadline_exceeded(echo: EchoStub) -> None:
+    name = fresh("deadline")
     with pytest.raises(RpcError) as caught:
-        await echo.Unary(EchoRequest(text="wait", payload=b"deadline"), timeout=1)
+        await echo.Unary(EchoRequest(text="wait", payload=name), timeout=1)
     assert caught.value.code is StatusCode.DEADLINE_EXCEEDED
     # The handler ends too.
-    await echo.Unary(EchoRequest(text="cancelled", payload=b"deadline"))
+    await echo.Unary(EchoRequest(text="cancelled", payload=name))
 
 
 async def test_deadline_exceeded_in_a_stream(echo: EchoStub) -> None:
-    async with echo.ServerStream(EchoRequest(text="wait", payload=b"deadline in stream"), timeout=1) as call:
+    name = fresh("deadline in stream")
+    async with echo.ServerStream(EchoRequest(text="wait", payload=name), timeout=1) as call:
         assert (await call.receive()).text == "first"
         with pytest.raises(RpcError) as caught:
             await call.receive()
         assert caught.value.code is StatusCode.DEADLINE_EXCEEDED
-    await echo.Unary(EchoRequest(text="cancelled", payload=b"deadline in stream"))
+    await echo.Unary(EchoRequest(text="cancelled", payload=name))
 
 
 async def test_deadline_exceeded_told_by_the_server(echo: EchoStub) -> None:
@@ -253,7 +264,7 @@ async def test_deadline_exceeded_told_by_the_server(echo: EchoStub) -> None:
 
 @pytest.mark.parametrize("kind", ["Unary", "ServerStream", "ClientStream", "Bidi"])
 async def test_cancelling_our_scope_cancels_the_handler(echo: EchoStub, kind: str) -> None:
-    request = EchoRequest(text="wait", payload=f"cancelled scope {kind}".encode())
+    request = EchoRequest(text="wait", payload=fresh("cancelled scope"))
 
     async def call_it() -> None:
         if kind == "Unary":
@@ -279,11 +290,12 @@ async def test_cancelling_our_scope_cancels_the_handler(echo: EchoStub, kind: st
 
 
 async def test_leaving_the_block_cancels_the_handler(echo: EchoStub) -> None:
-    async with echo.ServerStream(EchoRequest(text="wait", payload=b"left block")) as call:
+    name = fresh("left block")
+    async with echo.ServerStream(EchoRequest(text="wait", payload=name)) as call:
         assert (await call.receive()).text == "first"
         # A handler that is cancelled at its first yield never comes to the `finally` that this test asks about.
-        await echo.Unary(EchoRequest(text="started", payload=b"left block"))
-    await echo.Unary(EchoRequest(text="cancelled", payload=b"left block"))
+        await echo.Unary(EchoRequest(text="started", payload=name))
+    await echo.Unary(EchoRequest(text="cancelled", payload=name))
 
 
 # -- many calls, limits, compression
@@ -291,24 +303,25 @@ async def test_leaving_the_block_cancels_the_handler(echo: EchoStub) -> None:
 
 async def test_1000_concurrent_calls_on_one_connection(channel: Channel, echo: EchoStub) -> None:
     replies: list[int] = []
+    name = fresh("thousand")
 
     async def call_it(number: int) -> None:
-        reply = await echo.Unary(EchoRequest(text="gate", payload=b"thousand", count=number))
+        reply = await echo.Unary(EchoRequest(text="gate", payload=name, count=number))
         replies.append(reply.count)
 
     async with trio.open_nursery() as nursery:
         for number in range(1000):
             nursery.start_soon(call_it, number)
         # All of them are in the handler at once.
-        await echo.Unary(EchoRequest(text="running", payload=b"thousand", count=1000))
+        await echo.Unary(EchoRequest(text="running", payload=name, count=1000))
         assert channel.statistics().connections == 1
-        await echo.Unary(EchoRequest(text="release", payload=b"thousand"))
+        await echo.Unary(EchoRequest(text="release", payload=name))
     assert sorted(replies) == list(range(1000))
 
 
 async def test_the_peers_stream_limit_makes_calls_wait(echo: EchoStub) -> None:
     address = await spawn(echo, max_concurrent_streams=2)
-    name = b"stream limit"
+    name = fresh("stream limit")
     async with trio_grpc.open_channel(address) as channel:
         limited = EchoStub(channel)
         async with trio.open_nursery() as nursery:
@@ -397,7 +410,7 @@ async def test_gzip_both_ways(echo: EchoStub) -> None:
 
 async def test_goaway_while_a_stream_runs(echo: EchoStub) -> None:
     address = await spawn(echo)
-    name = b"goaway"
+    name = fresh("goaway")
     async with trio_grpc.open_channel(address) as channel:
         leaving = EchoStub(channel)
         async with leaving.ServerStream(EchoRequest(text="gate", payload=name, count=100)) as call:
@@ -420,7 +433,7 @@ async def test_a_server_that_cancels_its_streams_as_it_goes(echo: EchoStub) -> N
     address = await spawn(echo)
     async with trio_grpc.open_channel(address) as channel:
         leaving = EchoStub(channel)
-        async with leaving.ServerStream(EchoRequest(text="gate", payload=b"cut off")) as call:
+        async with leaving.ServerStream(EchoRequest(text="gate", payload=fresh("cut off"))) as call:
             assert (await call.receive()).text == "first"
             await echo.Unary(EchoRequest(text="stop", payload=address.encode(), count=0))
             with pytest.raises(RpcError) as caught:
