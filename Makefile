@@ -13,7 +13,7 @@ TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-lowest check lint typecheck format coverage interop interop-proxies h2spec bench bench-env docs lock changelog clean
+.PHONY: help env demo test test-lowest check lint typecheck format coverage interop interop-proxies h2spec bench bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ docs: .venv-docs/.ready  ## build the documentation into docs/_build; a warning 
 	.venv-docs/bin/python -m pip install --quiet --no-deps -r requirements/docs.txt
 	.venv-docs/bin/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
+
+protos: env  ## make the modules of the standard services again
+	$(BIN)/python -m tests.support.service_modules
 
 # One resolution for every Python we support; markers say where versions differ.
 COMPILE = .venv-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --no-header --no-annotate $(if $(UPGRADE),--upgrade)

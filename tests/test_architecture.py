@@ -36,7 +36,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     words(floor) or frozenset({""})
     for floor in (
         # words that everything uses
-        "_metadata _transport.frames _transport.side _transport.allocator _deadline _version",
+        "_metadata _transport.frames _transport.side _transport.allocator _deadline _version _private_pool",
         "_status",
         "_method _codec _compression",
         "_options",
@@ -63,6 +63,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_stub _handler_pool",
         "_servicer",
         "_server",
+        # the standard services
+        "health._v1 health._servicer",
+        "health",
         # the code generator, and how it is started
         "protoc_plugin",
         "protoc",
@@ -87,7 +90,7 @@ RESERVED: Mapping[str, str] = {
     "h2": r"_transport\.(framer|header_codec)",
     "hpack": r"_transport\.(framer|header_codec)",
     "hyperframe": r"_transport\.(framer|header_codec)",
-    "google": r"_codec|protoc|protoc_plugin|(health|reflection|channelz)(\..+)?|.*_pb2|.*_trio_grpc",
+    "google": r"_codec|_private_pool|protoc|protoc_plugin|(health|reflection|channelz)(\..+)?|.*_pb2|.*_trio_grpc",
     "grpc_tools": r"protoc",
 }
 

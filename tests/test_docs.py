@@ -21,6 +21,7 @@ import trio
 import trio.testing
 import trustme
 
+import trio_grpc.health
 import trio_grpc.protoc
 import trio_grpc.testing
 from trio_grpc.testing import open_channel_pair
@@ -437,10 +438,69 @@ async def test_a_sender_learns_from_its_receiver(errors: dict[str, Any], monkeyp
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# health.md
+
+
+async def test_health_of_a_database(
+    modules: dict[str, Any], autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    namespace = execute("health.md", modules)
+    health = trio_grpc.health.HealthServicer(["Greeter"])
+
+    class Database:
+        answers = True
+
+        async def ping(self) -> None:
+            await trio.sleep(0 if self.answers else 3600)
+
+    database = Database()
+    async with open_channel_pair(health) as (channel, _):
+        nursery.start_soon(namespace["watch_database"], health, database)
+        waiting = trio.Event()
+
+        async def wait() -> None:
+            await namespace["wait_until_serving"](channel)
+            waiting.set()
+
+        await trio.testing.wait_all_tasks_blocked()
+        assert await namespace["is_serving"](channel)
+        database.answers = False
+        await trio.sleep(13)
+        assert not await namespace["is_serving"](channel)
+        nursery.start_soon(wait)
+        await trio.sleep(60)
+        assert not waiting.is_set()
+        database.answers = True
+        await trio.sleep(13)
+        assert waiting.is_set()
+    nursery.cancel_scope.cancel()
+
+
+async def test_health_before_a_drain(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    namespace = execute("health.md", modules)
+    health = trio_grpc.health.HealthServicer(["Greeter"])
+    async with open_channel_pair(health) as (channel, server), trio.open_nursery() as nursery:
+        nursery.start_soon(namespace["leave"], health, server)
+        await trio.sleep(1)
+        assert not await namespace["is_serving"](channel)
+        await trio.sleep(10)
+        with pytest.raises(trio_grpc.RpcError, match="UNAVAILABLE"):
+            await namespace["is_serving"](channel)
+
+
+async def test_serving_with_health(modules: dict[str, Any], nursery: trio.Nursery) -> None:
+    namespace = execute("health.md", modules)
+    server = await namespace["serve_with_health"](nursery, "127.0.0.1:0")
+    async with trio_grpc.open_channel(server.addresses[0]) as channel:
+        assert await namespace["is_serving"](channel)
+    await server.drain()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # api.md
 
 
-@pytest.mark.parametrize("module", [trio_grpc, trio_grpc.testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [trio_grpc, trio_grpc.health, trio_grpc.testing], ids=lambda module: module.__name__)
 def test_the_reference_has_every_public_name(module: Any) -> None:
     documented = set(
         re.findall(rf"^\.\. auto\w+:: {re.escape(module.__name__)}\.(\w+)\b(?!\.)", page("api.md"), re.MULTILINE)

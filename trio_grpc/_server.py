@@ -73,6 +73,7 @@ class Server:
         limits: Limits,
         handshake_timeout: float,
         socket_files: Sequence[_SocketFile],
+        servicers: Sequence[Servicer],
     ) -> None:
         self.addresses: tuple[str, ...] = tuple(addresses)
         self._handlers: Mapping[str, MethodHandler] = handlers
@@ -81,6 +82,7 @@ class Server:
         self._limits = limits
         self._handshake_timeout = handshake_timeout
         self._socket_files = socket_files
+        self._servicers = servicers
         self._connections: dict[Connection, HandlerPool] = {}
         self._accepting = trio.CancelScope()
         self._draining = False
@@ -243,7 +245,8 @@ class Server:
     async def drain(self, grace: float | None = None) -> None:
         """Stop in good order: no new connections and calls, let the running ones finish, return when all is over.
 
-        The listeners close first. Clients are told with GOAWAY in two steps, so that no call is lost on its way.
+        Servicers learn of it at once (`Servicer.__trio_grpc_draining__`; the health service then says NOT_SERVING), and
+        the listeners close. Clients are told with GOAWAY in two steps, so that no call is lost on its way.
         Called again, a smaller grace shortens the wait. Cancelling it gives up waiting, not draining.
 
         Args:
@@ -253,6 +256,7 @@ class Server:
             self._grace_scope.deadline = min(self._grace_scope.deadline, trio.current_time() + max(grace, 0))
         if not self._draining:
             self._draining = True
+            self._tell_servicers()
             self._accepting.cancel()
             for handshake in tuple(self._handshakes):
                 handshake.cancel()
@@ -263,6 +267,14 @@ class Server:
                 # The nursery is closed already: nothing is left to drain.
                 pass
         await self._drained.wait()
+
+    def _tell_servicers(self) -> None:
+        """Tell each servicer that draining begins."""
+        for servicer in self._servicers:
+            try:
+                servicer.__trio_grpc_draining__()
+            except Exception:
+                _logger.exception("exception in %s.__trio_grpc_draining__", type(servicer).__name__)
 
     async def _drain(self) -> None:
         with self._grace_scope:
@@ -303,6 +315,7 @@ async def serve(
         TypeError: an object is no servicer.
     """
     limits = limits if limits is not None else Limits()
+    servicers = tuple(servicers)
     handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits)
     if ssl_context is not None:
         # A context does not tell which protocols it selects; HTTP/2 over TLS needs h2 (RFC 9113, 3.2).
@@ -345,6 +358,7 @@ async def serve(
         limits=limits,
         handshake_timeout=handshake_timeout,
         socket_files=socket_files,
+        servicers=servicers,
     )
     task_status.started(server)
     await server.run()

@@ -61,6 +61,14 @@ class Servicer:
 
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = {}
 
+    # Its name cannot be that of an rpc, of which the generator keeps such names away.
+    def __trio_grpc_draining__(self) -> None:
+        """Called once by a server that serves this and begins to drain, before it tells its clients; does nothing.
+
+        For handlers that would never end by themselves: `Server.drain` waits for them. It may wake them, and must not
+        block. What it raises is logged.
+        """
+
 
 class RequestStream(Generic[RequestT_co]):
     """The requests of one RPC, for handlers of streaming methods: iterate over it or `receive` from it."""

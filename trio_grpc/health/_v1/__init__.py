@@ -1,0 +1,1 @@
+"""The health service's .proto, and what is generated from it."""
