@@ -19,7 +19,10 @@ from trio_grpc._metadata import MetadataError as MetadataError
 from trio_grpc._metadata import MetadataLike as MetadataLike
 from trio_grpc._method import Cardinality as Cardinality
 from trio_grpc._method import Method as Method
+from trio_grpc._options import Keepalive as Keepalive
+from trio_grpc._options import KeepaliveEnforcement as KeepaliveEnforcement
 from trio_grpc._options import Limits as Limits
+from trio_grpc._options import ServerKeepalive as ServerKeepalive
 from trio_grpc._server import Server as Server
 from trio_grpc._server import ServerStatistics as ServerStatistics
 from trio_grpc._server import serve as serve
@@ -41,6 +44,8 @@ __all__ = (
     "Codec",
     "Compression",
     "Compressor",
+    "Keepalive",
+    "KeepaliveEnforcement",
     "Limits",
     "Metadata",
     "MetadataError",
@@ -50,6 +55,7 @@ __all__ = (
     "RequestStream",
     "RpcError",
     "Server",
+    "ServerKeepalive",
     "ServerStatistics",
     "Servicer",
     "ServicerContext",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import TracebackType
 from typing import Any, final
 
@@ -17,7 +19,7 @@ from trio_grpc._balancing.target import TcpTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._metadata import MetadataLike, encode_metadata
-from trio_grpc._options import Limits
+from trio_grpc._options import Keepalive, Limits
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
@@ -25,6 +27,8 @@ from trio_grpc._transport.headers import request_template
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
 from trio_grpc._version import __version__
+
+_logger = logging.getLogger("trio_grpc")
 
 Target = str | trio.abc.Stream | Callable[[], Awaitable[trio.abc.Stream]]
 
@@ -70,10 +74,13 @@ class Channel:
         authority: str | None,
         user_agent: str | None,
         limits: Limits,
+        keepalive: Keepalive | None,
         compression: Compression | str | None,
         metadata: MetadataLike | None,
         codec: Codec,
     ) -> None:
+        if keepalive is not None and not isinstance(keepalive, Keepalive):
+            raise TypeError(f"keepalive must be Keepalive or None, not {type(keepalive).__name__}")
         self._address: Address
         self.target: str
         hostname = "localhost"
@@ -99,6 +106,7 @@ class Channel:
         own_agent = f"grpc-python-trio/{__version__}"
         self._user_agent = f"{user_agent} {own_agent}" if user_agent else own_agent
         self.limits = limits
+        self._keepalive = keepalive
         self.codec = codec
         #: The wire name of ``compression=``, for the rooms above.
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
@@ -215,7 +223,19 @@ class Channel:
             peer=self.target,
             handshake_timeout=CONNECT_TIMEOUT,
             on_draining=on_draining,
+            keepalive=self._keepalive,
+            on_too_many_pings=partial(self._slow_down, self._keepalive),
         )
+
+    def _slow_down(self, used: Keepalive | None) -> None:
+        """A server has said ``too_many_pings`` to a connection that used this: new ones ask half as often (gRFC A8)."""
+        if used is None or self._keepalive is None:
+            return
+        # Two connections with the same fault are one fault.
+        time = max(self._keepalive.time, 2 * used.time)
+        if time > self._keepalive.time:
+            self._keepalive = attrs.evolve(self._keepalive, time=time)
+            _logger.warning("keepalive of new connections to %s: every %g s", self.target, time)
 
 
 def open_channel(
@@ -226,6 +246,7 @@ def open_channel(
     authority: str | None = None,
     user_agent: str | None = None,
     limits: Limits | None = None,
+    keepalive: Keepalive | None = None,
     compression: Compression | str | None = None,
     metadata: MetadataLike | None = None,
     codec: Codec | None = None,
@@ -245,6 +266,7 @@ def open_channel(
             sockets and streams.
         user_agent: the application's own part of the ``user-agent``, put in front of ours.
         limits: what the channel accepts; default `Limits`.
+        keepalive: when to ask whether a quiet server is still there; None for never.
         compression: algorithm for requests; per call, ``compression=`` overrides it.
         metadata: metadata sent with every call.
         codec: turns messages into bytes; default protobuf.
@@ -254,7 +276,7 @@ def open_channel(
 
     Raises:
         ValueError: the target or the metadata is malformed.
-        TypeError: the target is of none of these types.
+        TypeError: the target is of none of these types, or an option is of the wrong type.
     """
     return Channel(
         target,
@@ -263,6 +285,7 @@ def open_channel(
         authority=authority,
         user_agent=user_agent,
         limits=limits if limits is not None else Limits(),
+        keepalive=keepalive,
         compression=compression,
         metadata=metadata,
         codec=codec if codec is not None else ProtobufCodec(),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from math import inf
+from typing import Any, TypeVar
 
 import attrs
+
+OptionT = TypeVar("OptionT")
+
+_logger = logging.getLogger("trio_grpc")
 
 DEFAULT_MAX_RECEIVE_MESSAGE_LENGTH = 4 * 2**20
 # RFC 9113, 6.9.2 and 6.9.1. Written anew: options are read by the transport, and know nothing of it.
@@ -12,6 +18,10 @@ _DEFAULT_WINDOW = 65_535
 _MAX_WINDOW = 2**31 - 1
 #: gRPC's length prefix is an unsigned 32-bit number.
 _MAX_MESSAGE_LENGTH = 2**32 - 1
+#: A client that pings more often than this is a burden for its servers; gRFC A8 has clients keep to it.
+_MIN_KEEPALIVE_TIME = 10.0
+#: The same for a server (grpc-go, keepalive.go).
+_MIN_SERVER_KEEPALIVE_TIME = 1.0
 
 
 def _between(low: int, high: int) -> Any:
@@ -74,3 +84,139 @@ class Limits:
     def send_limit(self) -> int:
         """``max_send_message_length`` as a number."""
         return _MAX_MESSAGE_LENGTH if self.max_send_message_length is None else self.max_send_message_length
+
+
+def _seconds(*, or_zero: bool = False) -> Any:
+    """A validator for durations; infinity is one that never ends."""
+
+    def check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        name = f"{type(instance).__name__}.{attribute.name}"
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+        # Written so that it is not true of NaN.
+        if not (value > 0 or (or_zero and value == 0)):
+            raise ValueError(f"{name} must be {'0 or more' if or_zero else 'more than 0'} seconds, got {value}")
+
+    return check
+
+
+def _flag(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{type(instance).__name__}.{attribute.name} must be bool, not {type(value).__name__}")
+
+
+def _raise_time(option: Keepalive | ServerKeepalive, least: float) -> None:
+    if option.time < least:
+        _logger.warning("%s.time=%g is raised to %g s", type(option).__name__, option.time, least)
+        object.__setattr__(option, "time", least)
+
+
+@attrs.frozen(kw_only=True)
+class Keepalive:
+    """How a client finds out that a quiet connection is dead (gRFC A8).
+
+    When nothing has come from the server for ``time`` seconds while a call is open, the client sends an HTTP/2 PING;
+    when nothing at all comes within ``timeout`` seconds after that, the connection is given up, and its calls end with
+    UNAVAILABLE. Servers end connections that ping too often: agree on ``time`` with who runs them. Most accept one
+    PING in 5 minutes unless configured otherwise.
+
+    Attributes:
+        time: Seconds without a byte from the server after which it is asked. A smaller value than 10 is raised to 10,
+            with a warning in the log, as gRFC A8 demands. Doubled for the channel's new connections whenever a server
+            says ``too_many_pings``.
+        timeout: Seconds for any byte of the server to arrive after that; 20, as in every gRPC library. On Linux it
+            is also the connection's ``TCP_USER_TIMEOUT`` (gRFC A18).
+        permit_without_calls: Whether to ask also while no call is open. Servers must permit it.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A duration is not positive; the message names the option.
+    """
+
+    time: float = attrs.field(validator=_seconds())
+    timeout: float = attrs.field(default=20.0, validator=_seconds())
+    permit_without_calls: bool = attrs.field(default=False, validator=_flag)
+
+    def __attrs_post_init__(self) -> None:
+        _raise_time(self, _MIN_KEEPALIVE_TIME)
+
+
+@attrs.frozen(kw_only=True)
+class ServerKeepalive:
+    """How a server finds out that a quiet connection is dead (gRFC A9), whether calls are open or not.
+
+    Attributes:
+        time: Seconds without a byte from the client after which it is sent a PING; 2 hours, as in every gRPC library.
+            A smaller value than 1 is raised to 1, with a warning in the log. `math.inf` turns keepalive off.
+        timeout: Seconds for any byte of the client to arrive after that; then the connection is given up and its
+            handlers are cancelled. On Linux it is also the connection's ``TCP_USER_TIMEOUT`` (gRFC A18).
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A duration is not positive; the message names the option.
+    """
+
+    time: float = attrs.field(default=7200.0, validator=_seconds())
+    timeout: float = attrs.field(default=20.0, validator=_seconds())
+
+    def __attrs_post_init__(self) -> None:
+        _raise_time(self, _MIN_SERVER_KEEPALIVE_TIME)
+
+
+@attrs.frozen(kw_only=True)
+class KeepaliveEnforcement:
+    """How often clients may ask whether a server is still there (gRFC A8).
+
+    A PING that comes too early is a strike. More than two strikes end the connection with GOAWAY ENHANCE_YOUR_CALM
+    ``too_many_pings``. What the server sends of its calls wipes them out, so PINGs by which clients measure the
+    bandwidth of a download are none.
+
+    Attributes:
+        min_time: Seconds that must lie between two PINGs while a call is open; 5 minutes, as in every gRPC library.
+        permit_without_calls: Whether the same holds while no call is open. Otherwise there must be 2 hours between two
+            PINGs then.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A duration is negative; the message names the option.
+    """
+
+    min_time: float = attrs.field(default=300.0, validator=_seconds(or_zero=True))
+    permit_without_calls: bool = attrs.field(default=False, validator=_flag)
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionLifetime:
+    """How long a server keeps a connection (gRFC A9). Without limit unless told otherwise.
+
+    A connection ends in good order: the client is told with GOAWAY, its new calls go to a new connection, and those
+    that are open finish.
+
+    Attributes:
+        max_idle: Seconds without an open call after which a connection ends; GOAWAY says ``max_idle``.
+        max_age: Seconds after which a connection ends, so that clients spread anew over what is behind a load balancer;
+            GOAWAY says ``max_age``. Each connection's own is up to 10 % more or less, lest they all come back at once.
+        max_age_grace: Seconds that calls have to finish when a connection has reached its age; then they are
+            cancelled.
+
+    Raises:
+        TypeError: A value is of the wrong type.
+        ValueError: A duration is negative, or zero where that makes no sense; the message names the option.
+    """
+
+    max_idle: float = attrs.field(default=inf, validator=_seconds())
+    max_age: float = attrs.field(default=inf, validator=_seconds())
+    max_age_grace: float = attrs.field(default=inf, validator=_seconds(or_zero=True))
+
+
+def option_or_default(name: str, value: OptionT | None, kind: type[OptionT]) -> OptionT:
+    """Return what a user has given for an option, or what stands for None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {kind.__name__} or None, not {type(value).__name__}")
+    return value

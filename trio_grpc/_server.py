@@ -19,7 +19,7 @@ from trio_grpc._balancing.target import UnixTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import accept_encoding, get_compressor
 from trio_grpc._handler_pool import HandlerPool
-from trio_grpc._options import Limits
+from trio_grpc._options import KeepaliveEnforcement, Limits, ServerKeepalive, option_or_default
 from trio_grpc._servicer import MethodHandler, Servicer, find_handlers
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
@@ -71,6 +71,8 @@ class Server:
         *,
         ssl_context: ssl.SSLContext | None,
         limits: Limits,
+        keepalive: ServerKeepalive,
+        keepalive_enforcement: KeepaliveEnforcement,
         handshake_timeout: float,
         socket_files: Sequence[_SocketFile],
         servicers: Sequence[Servicer],
@@ -80,6 +82,8 @@ class Server:
         self._listeners = listeners
         self._ssl_context = ssl_context
         self._limits = limits
+        self._keepalive = keepalive
+        self._keepalive_enforcement = keepalive_enforcement
         self._handshake_timeout = handshake_timeout
         self._socket_files = socket_files
         self._servicers = servicers
@@ -202,6 +206,8 @@ class Server:
             peer=peer,
             handshake_timeout=self._handshake_timeout,
             on_stream=partial(self._start_rpc, pool),
+            keepalive=self._keepalive,
+            enforcement=self._keepalive_enforcement,
         )
         self._connections[connection] = pool
         try:
@@ -291,6 +297,8 @@ async def serve(
     *,
     ssl_context: ssl.SSLContext | None = None,
     limits: Limits | None = None,
+    keepalive: ServerKeepalive | None = None,
+    keepalive_enforcement: KeepaliveEnforcement | None = None,
     codec: Codec | None = None,
     handshake_timeout: float = 120.0,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
@@ -305,6 +313,8 @@ async def serve(
         address: ``"host:port"`` (port 0 for any free one), ``"unix:path"``, a `trio.abc.Listener`, or several of these.
         ssl_context: TLS with this context. Its ALPN protocols are set to ``h2``, which clients must offer.
         limits: what each connection accepts; default `Limits`.
+        keepalive: when to ask whether a quiet client is still there; default `ServerKeepalive`.
+        keepalive_enforcement: how often clients may ask whether the server is; default `KeepaliveEnforcement`.
         codec: turns messages into bytes; default protobuf.
         handshake_timeout: seconds for TLS, and for the client's first SETTINGS frame (120, as grpc-go).
         task_status: for `trio.Nursery.start`; the started value is the running `Server`.
@@ -312,10 +322,12 @@ async def serve(
     Raises:
         OSError: an address cannot be bound.
         ValueError: an address is malformed, or two servicers implement the same method.
-        TypeError: an object is no servicer.
+        TypeError: an object is no servicer, or an option is of the wrong type.
     """
     limits = limits if limits is not None else Limits()
     servicers = tuple(servicers)
+    keepalive = option_or_default("keepalive", keepalive, ServerKeepalive)
+    keepalive_enforcement = option_or_default("keepalive_enforcement", keepalive_enforcement, KeepaliveEnforcement)
     handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits)
     if ssl_context is not None:
         # A context does not tell which protocols it selects; HTTP/2 over TLS needs h2 (RFC 9113, 3.2).
@@ -356,6 +368,8 @@ async def serve(
         addresses,
         ssl_context=ssl_context,
         limits=limits,
+        keepalive=keepalive,
+        keepalive_enforcement=keepalive_enforcement,
         handshake_timeout=handshake_timeout,
         socket_files=socket_files,
         servicers=servicers,

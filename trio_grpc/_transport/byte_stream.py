@@ -56,6 +56,9 @@ class ByteStream(abc.ABC):
     async def aclose(self) -> None:
         """Close without waiting for the peer; idempotent, and done even when cancelled."""
 
+    def set_user_timeout(self, seconds: float) -> None:  # noqa: B027 -- most streams have nothing to set
+        """Bound the time that written bytes may stay unacknowledged: TCP_USER_TIMEOUT, where there is one."""
+
 
 class SocketByteStream(ByteStream):
     """A connected stream socket, non-blocking, owned by this object."""
@@ -142,6 +145,9 @@ class SocketByteStream(ByteStream):
                 await self._send_one(memoryview(pieces[index])[sent:])
                 index += 1
 
+    def set_user_timeout(self, seconds: float) -> None:
+        _set_user_timeout(self._socket, seconds)
+
     async def send_eof(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
         await trio.lowlevel.checkpoint()
@@ -175,9 +181,31 @@ class TrioByteStream(ByteStream):
         else:
             await trio.lowlevel.checkpoint()
 
+    def set_user_timeout(self, seconds: float) -> None:
+        stream = self._stream
+        while isinstance(stream, trio.SSLStream):
+            stream = stream.transport_stream
+        if isinstance(stream, trio.SocketStream):
+            _set_user_timeout(stream.socket, seconds)
+
     async def aclose(self) -> None:
         # Forcefully: what had to be said was said in frames, and a TLS close_notify could wait for a silent peer.
         await trio.aclose_forcefully(self._stream)
+
+
+#: Milliseconds that fit into TCP_USER_TIMEOUT; Linux takes a C int.
+_MAX_USER_TIMEOUT = 2**31 - 1
+
+
+def _set_user_timeout(sock: socket.socket | trio.socket.SocketType, seconds: float) -> None:
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    if option is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, option, int(max(1, min(seconds * 1000, _MAX_USER_TIMEOUT))))
+    except OSError:
+        # The connection is gone already, or its kernel knows no such option: reading will tell, and PINGs do the rest.
+        return
 
 
 def wrap(stream: trio.abc.Stream) -> ByteStream:

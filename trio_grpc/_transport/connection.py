@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from math import inf
 
 import trio
 from trio.lowlevel import enable_ki_protection
 
-from trio_grpc._options import Limits
+from trio_grpc._options import Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._status import StatusCode
 from trio_grpc._transport import frames
 from trio_grpc._transport.byte_stream import ByteStream
@@ -20,11 +21,12 @@ from trio_grpc._transport.control_buffer import ControlBuffer, Farewell, RawFram
 from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
 from trio_grpc._transport.frames import ConnectionFault, ErrorCode, error_name
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.keepalive import KEEPALIVE_PING, TOO_MANY_PINGS, KeepaliveTimer, PingStrikes
 from trio_grpc._transport.loopy_writer import LoopyWriter
 from trio_grpc._transport.reader import Reader
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Outcome, Stream
-from trio_grpc._transport.stream_table import DEFAULT_STREAM_LIMIT, StreamTable
+from trio_grpc._transport.stream_table import DEFAULT_STREAM_LIMIT, StreamTable, WatchedStreamTable
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -51,6 +53,9 @@ class Connection:
         handshake_timeout: seconds for the peer's first SETTINGS to arrive.
         on_stream: called with each new stream (server); must not block or raise.
         on_draining: called once when no new streams may be opened any more (client).
+        keepalive: when to ask a quiet peer whether it is there; None for never.
+        enforcement: how often the peer may ask (server); None for as often as it likes.
+        on_too_many_pings: called when the peer says that keepalive asks too often (client).
 
     Attributes:
         ready: set when the peer's SETTINGS have arrived.
@@ -73,6 +78,9 @@ class Connection:
         handshake_timeout: float,
         on_stream: Callable[[Stream], None] | None = None,
         on_draining: Callable[[], None] | None = None,
+        keepalive: Keepalive | ServerKeepalive | None = None,
+        enforcement: KeepaliveEnforcement | None = None,
+        on_too_many_pings: Callable[[], None] | None = None,
     ) -> None:
         self.side = side
         self.peer = peer
@@ -84,6 +92,7 @@ class Connection:
         self._byte_stream = byte_stream
         self._handshake_timeout = handshake_timeout
         self._on_draining = on_draining
+        self._on_too_many_pings = on_too_many_pings
         self._drain_pong = trio.Event()
         self._drain_started = False
         self._reader_done = trio.Event()
@@ -95,9 +104,11 @@ class Connection:
         self._scope = trio.CancelScope()
         server = side is Side.SERVER
         self.control_buffer: ControlBuffer = ControlBuffer()
-        self.table: StreamTable[Stream] = StreamTable(
-            limits.max_concurrent_streams if server else DEFAULT_STREAM_LIMIT, self._on_idle
-        )
+        stream_limit = limits.max_concurrent_streams if server else DEFAULT_STREAM_LIMIT
+        self.table: StreamTable[Stream] = StreamTable(stream_limit, self._on_idle)
+        self._keepalive: KeepaliveTimer | None = None
+        if keepalive is not None and keepalive.time < inf:
+            self._keepalive = self._make_keepalive(keepalive)
         self.incoming: IncomingWindows = IncomingWindows(
             limits.initial_window_size, limits.initial_connection_window_size, adaptive=limits.adaptive_window
         )
@@ -135,7 +146,31 @@ class Connection:
             on_goaway=self._on_goaway,
             on_settings=self.ready.set,
             on_pong=self._on_pong,
+            on_ping=self._make_strikes(enforcement) if enforcement is not None else None,
         )
+
+    def _make_keepalive(self, option: Keepalive | ServerKeepalive) -> KeepaliveTimer:
+        timer = KeepaliveTimer(
+            option.time,
+            option.timeout,
+            last_read=lambda: self.reader.last_read,
+            busy=lambda: always or self.table.slots_used > 0,
+            ask=lambda: self.control_buffer.put(RawFrame(self.reader.framer.ping(KEEPALIVE_PING))),
+        )
+        # A server asks at any time (gRFC A9).
+        always = isinstance(option, ServerKeepalive) or option.permit_without_calls
+        if not always:
+            self.table = WatchedStreamTable(self.table.limit, self._on_idle, timer.wake)
+        self._byte_stream.set_user_timeout(option.timeout)
+        self._keepalive_timeout = option.timeout
+        return timer
+
+    def _make_strikes(self, enforcement: KeepaliveEnforcement) -> Callable[[float], None]:
+        return PingStrikes(
+            enforcement,
+            busy=lambda: self.table.slots_used > 0,
+            spoken=lambda: self.writer.header_blocks + self.outgoing.spent,
+        ).receive
 
     # -- the tasks
 
@@ -149,7 +184,7 @@ class Connection:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, nursery.cancel_scope)
-                    nursery.start_soon(self._await_handshake)
+                    nursery.start_soon(self._keep_time)
                     await self._read()
                     self._reader_done.set()
         finally:
@@ -197,6 +232,17 @@ class Connection:
             scope.cancel()
 
     @enable_ki_protection
+    async def _keep_time(self) -> None:
+        """The timers, one after the other in one task: the handshake's first."""
+        await self._await_handshake()
+        if self._keepalive is not None and self.ready.is_set():
+            await self._keepalive.run()
+            # Its answers do not come, so there is nothing to say to it: whoever stands in a write is called back.
+            error = TimeoutError(f"keepalive: no answer to a PING in {self._keepalive_timeout:g} s")
+            _logger.info("connection to %s ended: %s", self.peer, error)
+            self._lose(error)
+            self._scope.cancel()
+
     async def _await_handshake(self) -> None:
         """RFC 9113, 3.4: the peer's SETTINGS come first; one that keeps silent does not keep its place."""
         with trio.move_on_after(self._handshake_timeout) as scope:
@@ -341,6 +387,8 @@ class Connection:
         reason = ConnectionLost(self._goaway)
         if error_code != ErrorCode.NO_ERROR:
             _logger.warning("%s", reason)
+            if (error_code, debug_data) == (ErrorCode.ENHANCE_YOUR_CALM, TOO_MANY_PINGS) and self._on_too_many_pings:
+                self._on_too_many_pings()
         self._stop_opening(reason)
         outcome = Outcome(StatusCode.UNAVAILABLE, str(reason), cause=reason, unprocessed=True)
         for stream in list(self.table.streams.values()):

@@ -23,18 +23,25 @@ class OutgoingWindows:
 
     Attributes:
         connection: bytes of DATA that the connection still lets us send; often zero, never negative.
+        granted: all that the peer has ever given the connection.
         initial: the peer's SETTINGS_INITIAL_WINDOW_SIZE as applied by the writer.
         max_frame_size: the peer's SETTINGS_MAX_FRAME_SIZE as applied by the writer.
         starved: the writer has data that only the connection window holds back.
     """
 
-    __slots__ = ("connection", "initial", "max_frame_size", "starved")
+    __slots__ = ("connection", "granted", "initial", "max_frame_size", "starved")
 
     def __init__(self) -> None:
         self.connection: int = DEFAULT_WINDOW
+        self.granted: int = DEFAULT_WINDOW
         self.initial: int = DEFAULT_WINDOW
         self.max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
         self.starved: bool = False
+
+    @property
+    def spent(self) -> int:
+        """Bytes of DATA written so far."""
+        return self.granted - self.connection
 
 
 class IncomingWindows:

@@ -50,6 +50,7 @@ class LoopyWriter:
     Attributes:
         windows: outgoing credit, shared with the reader, which raises it.
         refusing: no more streams may be opened; those still without an id are orphaned.
+        header_blocks: header blocks written so far.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LoopyWriter:
         self._next_stream_id = 1
         self._leaving = False
         self.refusing: bool = False
+        self.header_blocks: int = 0
 
     @property
     def last_stream_id(self) -> int:
@@ -306,6 +308,7 @@ class LoopyWriter:
     # -- writing
 
     def _write_block(self, block: bytes, flags: int, stream_id: int) -> None:
+        self.header_blocks += 1
         self._write(frames.header_block_frames(block, flags, stream_id, self.windows.max_frame_size))
 
     def _write(self, data: bytes) -> None:

@@ -104,6 +104,7 @@ class Reader:
         on_goaway: Callable[[int, int, bytes], None],
         on_settings: Callable[[], None],
         on_pong: Callable[[bytes], None],
+        on_ping: Callable[[float], None] | None = None,
     ) -> None:
         self._side = side
         self._byte_stream = byte_stream
@@ -119,6 +120,7 @@ class Reader:
         self._on_goaway = on_goaway
         self._on_settings = on_settings
         self._on_pong = on_pong
+        self._on_ping = on_ping
         self._new_streams: list[Stream] = []
         self._settings_seen = False
         #: Stream ids that a client left out: closed without ever having been open (RFC 9113, 5.1.1).
@@ -515,6 +517,7 @@ class Reader:
         if not stream_id:
             windows = self._outgoing
             windows.connection += increment
+            windows.granted += increment
             if windows.connection > MAX_WINDOW:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "connection window over 2**31-1")
             if windows.starved:
@@ -560,6 +563,8 @@ class Reader:
 
     def on_ping(self, reply: bytes) -> None:
         self._control_buffer.put(RawFrame(reply, is_response=True))
+        if self._on_ping is not None:
+            self._on_ping(self._now)
 
     def on_ping_acknowledged(self, payload: bytes) -> None:
         if payload != BANDWIDTH_PING:

@@ -130,3 +130,29 @@ class StreamTable(Generic[StreamT]):
             self.slots_used += 1
             self.opened += 1
             reschedule(task, Value(True))
+
+
+class WatchedStreamTable(StreamTable[StreamT]):
+    """A table that also says when it stops being empty. A class of its own: no other table shall pay for asking.
+
+    Args:
+        on_busy: called when the first slot is taken, before anything is queued for it.
+    """
+
+    __slots__ = ("_on_busy",)
+
+    def __init__(self, limit: int, on_idle: Callable[[], None], on_busy: Callable[[], None]) -> None:
+        super().__init__(limit, on_idle)
+        self._on_busy = on_busy
+
+    def acquire_nowait(self) -> bool:
+        taken = super().acquire_nowait()
+        if taken and self.slots_used == 1:
+            self._on_busy()
+        return taken
+
+    def _hand_out(self) -> None:
+        was_idle = not self.slots_used
+        super()._hand_out()
+        if was_idle and self.slots_used:
+            self._on_busy()

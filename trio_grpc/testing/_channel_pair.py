@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from math import inf
 from types import TracebackType
 from typing import Any
 
@@ -11,7 +12,7 @@ import trio
 
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
-from trio_grpc._options import Limits
+from trio_grpc._options import Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Server, serve
 from trio_grpc._servicer import Servicer
 from trio_grpc._transport.service_nursery import ServiceNursery
@@ -27,19 +28,25 @@ class ChannelPair:
         *,
         limits: Limits | None,
         server_limits: Limits | None,
+        keepalive: Keepalive | None,
+        server_keepalive: ServerKeepalive | None,
+        keepalive_enforcement: KeepaliveEnforcement | None,
         codec: Codec | None,
         sockets: bool,
         server_ssl_context: ssl.SSLContext | None,
         ssl_context: ssl.SSLContext | None,
         server_hostname: str | None,
     ) -> None:
-        # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for.
+        # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for. So is the
+        # server's keepalive: a test that hangs must not spin it.
         quiet = Limits(adaptive_window=False)
         limits = quiet if limits is None else limits
         self._listener = MemoryListener(sockets=sockets)
         self._servicers = servicers
         self._serve_options: dict[str, Any] = {
             "limits": limits if server_limits is None else server_limits,
+            "keepalive": ServerKeepalive(time=inf) if server_keepalive is None else server_keepalive,
+            "keepalive_enforcement": keepalive_enforcement,
             "codec": codec,
             "ssl_context": server_ssl_context,
         }
@@ -47,6 +54,7 @@ class ChannelPair:
         self._channel = open_channel(
             self._listener.connect,
             limits=limits,
+            keepalive=keepalive,
             codec=codec,
             ssl_context=ssl_context,
             server_hostname=server_hostname,
@@ -112,6 +120,9 @@ def open_channel_pair(
     *servicers: Servicer,
     limits: Limits | None = None,
     server_limits: Limits | None = None,
+    keepalive: Keepalive | None = None,
+    server_keepalive: ServerKeepalive | None = None,
+    keepalive_enforcement: KeepaliveEnforcement | None = None,
     codec: Codec | None = None,
     sockets: bool = False,
     server_ssl_context: ssl.SSLContext | None = None,
@@ -121,7 +132,7 @@ def open_channel_pair(
     """Join a real client and a real server in memory, for the length of an ``async with`` block.
 
     Works under ``autojump_clock``: nothing in it waits in real time. The bandwidth probes of the transport are off
-    unless ``limits`` says otherwise.
+    unless ``limits`` says otherwise, and so is keepalive at both ends.
 
     A fixture for pytest-trio::
 
@@ -134,6 +145,9 @@ def open_channel_pair(
         servicers: what the server serves.
         limits: of both ends.
         server_limits: of the server, where they differ.
+        keepalive: the client's; default none.
+        server_keepalive: the server's; default none.
+        keepalive_enforcement: how often the client may ask; default `~trio_grpc.KeepaliveEnforcement`.
         codec: of both ends; default protobuf.
         sockets: join them by a `socket.socketpair`, the production I/O path, instead of in-memory streams.
         server_ssl_context: TLS at the server.
@@ -151,6 +165,9 @@ def open_channel_pair(
         servicers,
         limits=limits,
         server_limits=server_limits,
+        keepalive=keepalive,
+        server_keepalive=server_keepalive,
+        keepalive_enforcement=keepalive_enforcement,
         codec=codec,
         sockets=sockets,
         server_ssl_context=server_ssl_context,
