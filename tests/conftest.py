@@ -1,4 +1,4 @@
-"""What every test gets: a watchdog in real time, and a search for what it has left behind.
+"""What every test gets: a watchdog in real time, no proxies, and a search for what it has left behind.
 
 Tests run on trio's virtual clock, where a test that waits for something that never comes does not time out: it
 jumps over every timeout and then hangs, or spins.  So each test (with its fixtures) has a bound in real time.  When
@@ -105,6 +105,13 @@ class InternalErrors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if "internal error" in record.getMessage():
             self.texts.append(logging.Formatter().format(record))
+
+
+@pytest.fixture(autouse=True)
+def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the proxies of this machine out: what a test connects to is its own."""
+    for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -56,6 +56,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # which connection a call goes to
         "_balancing",
         "_balancing.target _balancing.backoff",
+        "_balancing.http_proxy",
         "_balancing.dialer _balancing.subchannel",
         "_channel",
         # one RPC, from either side: a client's calls know their channel, a server knows its handlers
@@ -114,9 +115,9 @@ STRANGERS: tuple[tuple[str, str, str], ...] = (
 )
 
 #: Who may call what on a byte stream or socket.  Names that only such objects have are judged wherever they are called;
-#: plain ones only on an object that is called a byte stream or a socket.
-WRITERS = frozenset({"_transport.loopy_writer", "_transport.byte_stream"})
-READERS = frozenset({"_transport.reader", "_transport.byte_stream"})
+#: plain ones only on an object that is called a byte stream or a socket. Tunnels are made before there is a connection.
+WRITERS = frozenset({"_transport.loopy_writer", "_transport.byte_stream", "_balancing.http_proxy"})
+READERS = frozenset({"_transport.reader", "_transport.byte_stream", "_balancing.http_proxy"})
 WRITING = frozenset({"send_all", "sendall", "sendmsg", "sendto", "sendfile"})
 READING = frozenset({"receive_some", "recv", "recv_into", "recvmsg", "recvmsg_into"})
 PLAIN_WRITING = frozenset({"send", "write"})

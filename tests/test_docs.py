@@ -24,6 +24,7 @@ import trustme
 import trio_grpc.health
 import trio_grpc.protoc
 import trio_grpc.testing
+from tests.support.network import Network
 from trio_grpc.testing import open_channel_pair
 
 ROOT = Path(__file__).parent.parent
@@ -494,6 +495,34 @@ async def test_serving_with_health(modules: dict[str, Any], nursery: trio.Nurser
     async with trio_grpc.open_channel(server.addresses[0]) as channel:
         assert await namespace["is_serving"](channel)
     await server.drain()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# proxies.md
+
+
+async def test_channels_with_a_proxy_and_without(
+    modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    network = Network()
+    monkeypatch.setattr(trio, "open_tcp_stream", network.open_tcp_stream)
+    monkeypatch.setenv("http_proxy", "http://elsewhere.example:1")
+    proxies = execute("proxies.md", modules)
+
+    async def serve_proxy() -> None:
+        async with await network.listen("proxy.example:3128").accept() as stream:
+            await stream.send_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+    async def failure(channel: trio_grpc.Channel) -> str:
+        async with channel:
+            return (await status_of(proxies, proxies["GreeterStub"](channel)))[1]
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_proxy)
+        assert await failure(proxies["open_proxied_channel"]()) == blocks(page("proxies.md"), "text")[0].rstrip()
+    assert "elsewhere.example:1" in await failure(trio_grpc.open_channel("greeter.example:50051"))
+    assert await failure(proxies["open_direct_channel"]())
+    assert network.dialled == ["proxy.example:3128", "elsewhere.example:1", "greeter.example:50051"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from types import TracebackType
-from typing import Any, final
+from typing import Any, Literal, final
 
 import attrs
 import trio
 
 from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._balancing.dialer import Address, Dialer, once
+from trio_grpc._balancing.http_proxy import ProxyOption, choose_proxy
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT, Subchannel
 from trio_grpc._balancing.target import TcpTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
@@ -26,7 +28,7 @@ from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.headers import request_template
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
-from trio_grpc._version import __version__
+from trio_grpc._version import USER_AGENT
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -78,11 +80,13 @@ class Channel:
         compression: Compression | str | None,
         metadata: MetadataLike | None,
         codec: Codec,
+        http_proxy: ProxyOption,
     ) -> None:
         if keepalive is not None and not isinstance(keepalive, Keepalive):
             raise TypeError(f"keepalive must be Keepalive or None, not {type(keepalive).__name__}")
         self._address: Address
         self.target: str
+        tcp_target: TcpTarget | None = None
         hostname = "localhost"
         default_authority = "localhost"
         if isinstance(target, str):
@@ -91,6 +95,7 @@ class Channel:
             if isinstance(address, TcpTarget):
                 hostname = address.host
                 default_authority = str(address)
+                tcp_target = address
             self._address = address
         elif isinstance(target, trio.abc.Stream):
             self.target = type(target).__name__
@@ -100,11 +105,12 @@ class Channel:
             self._address = target
         else:
             raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
-        self._dialer = Dialer(ssl_context, server_hostname or hostname)
+        self._dialer = Dialer(
+            ssl_context, server_hostname or hostname, choose_proxy(tcp_target, http_proxy, os.environ)
+        )
         self._scheme = "http" if ssl_context is None else "https"
         self._authority = authority or default_authority
-        own_agent = f"grpc-python-trio/{__version__}"
-        self._user_agent = f"{user_agent} {own_agent}" if user_agent else own_agent
+        self._user_agent = f"{user_agent} {USER_AGENT}" if user_agent else USER_AGENT
         self.limits = limits
         self._keepalive = keepalive
         self.codec = codec
@@ -112,7 +118,7 @@ class Channel:
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
-        self._subchannel = Subchannel(self.target, self._connect, self._services, Backoff())
+        self._subchannel = Subchannel(self._dialer.describe(self.target), self._connect, self._services, Backoff())
         self._entered = False
         self._heads: dict[tuple[str, str], HeaderTemplate] = {}
 
@@ -250,6 +256,7 @@ def open_channel(
     compression: Compression | str | None = None,
     metadata: MetadataLike | None = None,
     codec: Codec | None = None,
+    http_proxy: str | Literal[False] | None = None,
 ) -> Channel:
     """Open a channel for the length of an ``async with`` block.
 
@@ -270,12 +277,16 @@ def open_channel(
         compression: algorithm for requests; per call, ``compression=`` overrides it.
         metadata: metadata sent with every call.
         codec: turns messages into bytes; default protobuf.
+        http_proxy: the proxy before the target, as ``"http://user:password@host:port"``; False for none. None: what
+            the environment says right now (gRFC A1), which is the first of ``grpc_proxy``, ``https_proxy`` and
+            ``http_proxy``, unless ``no_grpc_proxy`` or else ``no_proxy`` names the target. Unix sockets, and streams
+            that are not opened by the channel, are never proxied.
 
     Returns:
         A `Channel`, to be entered with ``async with``.
 
     Raises:
-        ValueError: the target or the metadata is malformed.
+        ValueError: the target, the metadata or the URL of the proxy is malformed.
         TypeError: the target is of none of these types, or an option is of the wrong type.
     """
     return Channel(
@@ -289,6 +300,7 @@ def open_channel(
         compression=compression,
         metadata=metadata,
         codec=codec if codec is not None else ProtobufCodec(),
+        http_proxy=http_proxy,
     )
 
 

@@ -1,4 +1,4 @@
-"""How a channel gets a byte stream to one address: TCP, a unix socket or the user's own, and TLS over it."""
+"""How a channel gets a byte stream to one address: TCP, a tunnel, a unix socket or the user's own, and TLS over it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
+from trio_grpc._balancing.http_proxy import HttpProxy, ProxyError, open_tunnel
 from trio_grpc._balancing.target import TcpTarget, UnixTarget
 
 #: What can be dialled: an address of ours, or the user's function that returns a new stream per connection.
@@ -22,10 +23,17 @@ class Dialer:
     Attributes:
         ssl_context: TLS with this context, which must offer ``h2``; None: plaintext.
         server_hostname: the name that the peer's certificate must carry, whatever the address; and SNI.
+        http_proxy: what TCP addresses are reached through. It resolves names itself, and may not let addresses pass:
+            give it the target as the user wrote it (gRFC A1, case 1).
     """
 
     ssl_context: ssl.SSLContext | None
     server_hostname: str
+    http_proxy: HttpProxy | None = None
+
+    def describe(self, address: str) -> str:
+        """Return how an address is to be named in errors about connecting to it."""
+        return address if self.http_proxy is None else f"{address} through {self.http_proxy}"
 
     async def dial(self, address: Address) -> trio.abc.Stream:
         """Return a connected stream, after the TLS handshake where there is TLS. Knows no timeout of its own.
@@ -35,7 +43,7 @@ class Dialer:
             Exception: whatever a function of the user's raises.
         """
         if isinstance(address, TcpTarget):
-            stream: trio.abc.Stream = await _open_tcp(address)
+            stream: trio.abc.Stream = await self._open_tcp(address)
         elif isinstance(address, UnixTarget):
             stream = await trio.open_unix_socket(address.path)
         else:
@@ -43,6 +51,21 @@ class Dialer:
         if self.ssl_context is None:
             return stream
         return await self._start_tls(stream, self.ssl_context)
+
+    async def _open_tcp(self, address: TcpTarget) -> trio.SocketStream:
+        proxy = self.http_proxy
+        if proxy is None:
+            return await _open_tcp(address)
+        try:
+            stream = await _open_tcp(proxy.address)
+        except OSError as error:
+            raise ProxyError(f"the proxy cannot be reached: {error}") from error
+        try:
+            await open_tunnel(stream, proxy, address)
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return stream
 
     async def _start_tls(self, stream: trio.abc.Stream, context: ssl.SSLContext) -> trio.abc.Stream:
         # A context does not tell which protocols it offers; HTTP/2 over TLS must offer h2 (RFC 9113, 3.2).
