@@ -509,8 +509,11 @@ async def test_channels_with_a_proxy_and_without(
     monkeypatch.setenv("http_proxy", "http://elsewhere.example:1")
     proxies = execute("proxies.md", modules)
 
+    listener = network.listen("proxy.example:3128")
+
     async def serve_proxy() -> None:
-        async with await network.listen("proxy.example:3128").accept() as stream:
+        async with await listener.accept() as stream:
+            await stream.receive_some()
             await stream.send_all(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
 
     async def failure(channel: trio_grpc.Channel) -> str:
