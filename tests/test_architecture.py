@@ -67,6 +67,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # the standard services
         "health._v1 health._servicer",
         "health",
+        # what ends a server from outside, and a program around one
+        "_signals",
+        "_run",
         # the code generator, and how it is started
         "protoc_plugin",
         "protoc",
@@ -535,6 +538,13 @@ def test_the_face_lists_its_names() -> None:
         and name != "annotations"
     ]
     assert_none(unlisted, "public names of the face that __all__ does not list")
+
+
+def test_run_takes_what_serve_takes() -> None:
+    """Options that are new on `serve` go to `run` as well, with the same types and defaults."""
+    ours, theirs = (dict(inspect.signature(function).parameters) for function in (trio_grpc.run, trio_grpc.serve))
+    del ours["grace"], theirs["task_status"]
+    assert ours == theirs
 
 
 def test_import_is_light() -> None:

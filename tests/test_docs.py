@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import logging
 import math
 import os
 import re
+import signal
 import ssl
 import subprocess
 import sys
@@ -25,7 +27,7 @@ import trio_grpc.health
 import trio_grpc.protoc
 import trio_grpc.testing
 from tests.support.network import Network
-from trio_grpc.testing import open_channel_pair
+from trio_grpc.testing import MemoryListener, open_channel_pair
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -350,6 +352,50 @@ async def test_drain_with_grace(cancellation: dict[str, Any], autojump_clock: tr
         await trio.testing.wait_all_tasks_blocked()
         await server.drain(grace=5)
     assert servicer.ends == [("cancelled", 5.0)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# shutdown.md
+
+
+@pytest.fixture
+def shutdown(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("shutdown.md", modules)
+
+
+async def test_serving_for_an_hour(shutdown: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    listener = MemoryListener()
+    await shutdown["serve_for_an_hour"](shutdown["Greeter"](), listener)
+    assert trio.current_time() == 3600
+    with pytest.raises(ConnectionRefusedError):
+        await listener.connect()
+
+
+async def test_serving_until_a_signal(
+    shutdown: dict[str, Any], autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    listener = MemoryListener()
+    nursery.start_soon(shutdown["serve_until_signal"], spy(shutdown, 60), listener)
+    async with trio_grpc.open_channel(listener.connect) as channel:
+
+        async def press() -> None:
+            await trio.sleep(1)
+            signal.raise_signal(signal.SIGTERM)
+
+        nursery.start_soon(press)
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await shutdown["GreeterStub"](channel).Greet(shutdown["Name"](text="you"))
+    assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+    assert trio.current_time() == 6
+
+
+def test_a_whole_program(shutdown: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    signature = inspect.signature(trio_grpc.run)
+    monkeypatch.setattr(trio_grpc, "run", lambda *args, **options: calls.append(signature.bind(*args, **options)))
+    shutdown["main"]()
+    assert [call.arguments["address"] for call in calls] == ["0.0.0.0:50051"]
+    assert isinstance(calls[0].arguments["servicers"][0], trio_grpc.Servicer)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -23,12 +23,14 @@ from trio_grpc._options import Keepalive as Keepalive
 from trio_grpc._options import KeepaliveEnforcement as KeepaliveEnforcement
 from trio_grpc._options import Limits as Limits
 from trio_grpc._options import ServerKeepalive as ServerKeepalive
+from trio_grpc._run import run as run
 from trio_grpc._server import Server as Server
 from trio_grpc._server import ServerStatistics as ServerStatistics
 from trio_grpc._server import serve as serve
 from trio_grpc._servicer import RequestStream as RequestStream
 from trio_grpc._servicer import Servicer as Servicer
 from trio_grpc._servicer import ServicerContext as ServicerContext
+from trio_grpc._signals import drain_on_signal as drain_on_signal
 from trio_grpc._status import RpcError as RpcError
 from trio_grpc._status import StatusCode as StatusCode
 from trio_grpc._stub import StreamStreamMethod as StreamStreamMethod
@@ -69,7 +71,9 @@ __all__ = (
     "UnaryUnaryCall",
     "UnaryUnaryMethod",
     "__version__",
+    "drain_on_signal",
     "open_channel",
     "register_compressor",
+    "run",
     "serve",
 )

@@ -258,6 +258,15 @@ class Server:
         Args:
             grace: seconds after which running handlers are cancelled; None waits for them as long as it takes.
         """
+        self._start_drain(grace)
+        await self._drained.wait()
+
+    async def wait_ended(self) -> None:
+        """Wait until the server has ended, drained or cancelled, its handlers included."""
+        await self._drained.wait()
+
+    def _start_drain(self, grace: float | None) -> None:
+        """Drain without waiting for the end; or shorten the grace."""
         if grace is not None:
             self._grace_scope.deadline = min(self._grace_scope.deadline, trio.current_time() + max(grace, 0))
         if not self._draining:
@@ -272,7 +281,6 @@ class Server:
             except RuntimeError:
                 # The nursery is closed already: nothing is left to drain.
                 pass
-        await self._drained.wait()
 
     def _tell_servicers(self) -> None:
         """Tell each servicer that draining begins."""

@@ -6,7 +6,6 @@ Run it with ``python server.py`` and stop it with Ctrl-C. An address may follow,
 from __future__ import annotations
 
 import math
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -81,12 +80,9 @@ async def main(address: str) -> None:
     async with trio.open_nursery() as nursery:
         server = await nursery.start(trio_grpc.serve, [RouteGuide()], address)
         print(f"listening on {server.addresses[0]}")
-
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                print("stopping: no new calls, five seconds for those that run")
-                await server.drain(grace=5)
-                return
+        # At the first Ctrl-C (or SIGTERM) no new calls, five seconds for those that run; at the second one, the end.
+        await trio_grpc.drain_on_signal(server, grace=5)
+        print("stopped")
 
 
 if __name__ == "__main__":
