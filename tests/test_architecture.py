@@ -65,8 +65,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_servicer",
         "_server",
         # the standard services
-        "health._v1 health._servicer",
-        "health",
+        "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue",
+        "health reflection._servicers",
+        "reflection",
         # what ends a server from outside, and a program around one
         "_signals",
         "_run",

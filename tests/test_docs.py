@@ -22,9 +22,11 @@ import pytest
 import trio
 import trio.testing
 import trustme
+from google.protobuf import descriptor_pb2
 
 import trio_grpc.health
 import trio_grpc.protoc
+import trio_grpc.reflection
 import trio_grpc.testing
 from tests.support.network import Network
 from trio_grpc.testing import MemoryListener, open_channel_pair
@@ -575,10 +577,37 @@ async def test_channels_with_a_proxy_and_without(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# reflection.md
+
+
+async def test_serving_with_reflection(modules: dict[str, Any], nursery: trio.Nursery) -> None:
+    namespace = execute("reflection.md", modules)
+    server = await namespace["serve_with_reflection"](nursery, "127.0.0.1:0")
+    assert [type(servicer).__name__ for servicer in server._servicers] == [
+        "Greeter",
+        "HealthServicer",
+        "ReflectionServicer",
+        "ReflectionV1AlphaServicer",
+    ]
+    await server.drain()
+
+
+def test_reflection_of_plugins(modules: dict[str, Any], tmp_path: Path) -> None:
+    namespace = execute("reflection.md", modules)
+    files = descriptor_pb2.FileDescriptorSet()
+    modules["Name"].DESCRIPTOR.file.CopyToProto(files.file.add())
+    (tmp_path / "plugins.binpb").write_bytes(files.SerializeToString())
+    servicers = namespace["with_plugins"]([namespace["Greeter"]()], tmp_path / "plugins.binpb")
+    assert len(servicers) == 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # api.md
 
 
-@pytest.mark.parametrize("module", [trio_grpc, trio_grpc.health, trio_grpc.testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [trio_grpc, trio_grpc.health, trio_grpc.reflection, trio_grpc.testing], ids=lambda module: module.__name__
+)
 def test_the_reference_has_every_public_name(module: Any) -> None:
     documented = set(
         re.findall(rf"^\.\. auto\w+:: {re.escape(module.__name__)}\.(\w+)\b(?!\.)", page("api.md"), re.MULTILINE)

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 #: Our .proto files by the names that the contract gives them.
 PROTOS = {
     "grpc/health/v1/health.proto": "trio_grpc/health/_v1/health.proto",
+    "grpc/reflection/v1/reflection.proto": "trio_grpc/reflection/_v1/reflection.proto",
+    "grpc/reflection/v1alpha/reflection.proto": "trio_grpc/reflection/_v1alpha/reflection.proto",
 }
 #: What the `_pb2` modules import, and import instead.
 PRIVATE = {

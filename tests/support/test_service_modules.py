@@ -32,7 +32,7 @@ def test_what_is_committed_is_what_the_protos_say(tmp_path: Path) -> None:
 
 
 _OURS = """
-import trio_grpc.health
+import trio_grpc.health, trio_grpc.reflection
 """
 _THEIRS = """
 from grpc_health.v1 import health_pb2

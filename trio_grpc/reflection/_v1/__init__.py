@@ -1,0 +1,1 @@
+"""The reflection service's .proto as of v1, and what is generated from it."""
