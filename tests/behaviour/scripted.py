@@ -11,7 +11,14 @@ from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoServicer, EchoStub
 
 import trio_grpc
-from trio_grpc.testing import HeadersFrame, MemoryListener, ScriptedPeer
+from trio_grpc.testing import (
+    Frame,
+    HeadersFrame,
+    MemoryListener,
+    ScriptedPeer,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
 T = TypeVar("T")
 
@@ -19,6 +26,10 @@ UNARY = "/echo.Echo/Unary"
 SERVER_STREAM = "/echo.Echo/ServerStream"
 CLIENT_STREAM = "/echo.Echo/ClientStream"
 BIDI = "/echo.Echo/Bidi"
+
+#: RFC 9113, 6.9.2.
+_DEFAULT_WINDOW = 65_535
+_INITIAL_WINDOW_SIZE = 4
 
 #: No bandwidth probes, so that nothing is on the wire but what a test asked for.
 QUIET = trio_grpc.Limits(adaptive_window=False)
@@ -256,6 +267,50 @@ class Background(Generic[T]):
         except trio_grpc.RpcError as error:
             return error
         raise AssertionError(f"the call returned {result!r}")
+
+
+class Sender:
+    """A scripted peer that keeps to the windows it is given, and keeps count."""
+
+    def __init__(self, peer: ScriptedPeer, initial: int = _DEFAULT_WINDOW) -> None:
+        self.peer = peer
+        self.connection = _DEFAULT_WINDOW
+        self.initial = initial
+        self.streams: dict[int, int] = {}
+        self.frames: list[Frame] = []
+
+    async def read(self) -> None:
+        frame = await self.peer.receive_frame()
+        if isinstance(frame, WindowUpdateFrame):
+            assert frame.increment > 0
+            if frame.stream_id:
+                self.streams[frame.stream_id] = self.window(frame.stream_id) + frame.increment
+            else:
+                self.connection += frame.increment
+        elif isinstance(frame, SettingsFrame) and _INITIAL_WINDOW_SIZE in frame.settings:
+            self.initial = frame.settings[_INITIAL_WINDOW_SIZE]
+        else:
+            self.frames.append(frame)
+        assert max([self.connection, *self.streams.values()]) < 2**31
+
+    def window(self, stream_id: int) -> int:
+        return self.streams.get(stream_id, self.initial)
+
+    async def send(self, stream_id: int, data: bytes, *, padding: int | None = None, end_stream: bool = False) -> None:
+        """Send one DATA frame as soon as there is credit for all of it."""
+        length = len(data) + (0 if padding is None else padding + 1)
+        while length > min(self.connection, self.window(stream_id)):
+            with trio.fail_after(30):
+                await self.read()
+        self.connection -= length
+        self.streams[stream_id] = self.window(stream_id) - length
+        await self.peer.send_data(stream_id, data, padding=padding, end_stream=end_stream)
+
+    async def settle(self) -> None:
+        """Read whatever has come."""
+        with trio.move_on_after(1):
+            while True:
+                await self.read()
 
 
 class NarrowStream(trio.abc.HalfCloseableStream):

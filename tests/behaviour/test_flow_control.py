@@ -21,6 +21,7 @@ from tests.behaviour.scripted import (
     Background,
     Echo,
     ScriptedServer,
+    Sender,
     expect_call,
     expect_reply,
     expect_status,
@@ -31,13 +32,10 @@ from trio_grpc import Limits, RpcError, StatusCode
 from trio_grpc.testing import (
     DataFrame,
     ErrorCode,
-    Frame,
     GoawayFrame,
     HeadersFrame,
     RstStreamFrame,
     ScriptedPeer,
-    SettingsFrame,
-    WindowUpdateFrame,
     open_channel_pair,
 )
 
@@ -45,50 +43,6 @@ pytestmark = pytest.mark.usefixtures("quiet_log")
 
 DEFAULT_WINDOW = 65_535
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 3, 4, 5
-
-
-class Sender:
-    """A scripted client that keeps to the windows it is given, and keeps count."""
-
-    def __init__(self, peer: ScriptedPeer, initial: int = DEFAULT_WINDOW) -> None:
-        self.peer = peer
-        self.connection = DEFAULT_WINDOW
-        self.initial = initial
-        self.streams: dict[int, int] = {}
-        self.frames: list[Frame] = []
-
-    async def read(self) -> None:
-        frame = await self.peer.receive_frame()
-        if isinstance(frame, WindowUpdateFrame):
-            assert frame.increment > 0
-            if frame.stream_id:
-                self.streams[frame.stream_id] = self.window(frame.stream_id) + frame.increment
-            else:
-                self.connection += frame.increment
-        elif isinstance(frame, SettingsFrame) and INITIAL_WINDOW_SIZE in frame.settings:
-            self.initial = frame.settings[INITIAL_WINDOW_SIZE]
-        else:
-            self.frames.append(frame)
-        assert max([self.connection, *self.streams.values()]) < 2**31
-
-    def window(self, stream_id: int) -> int:
-        return self.streams.get(stream_id, self.initial)
-
-    async def send(self, stream_id: int, data: bytes, *, padding: int | None = None, end_stream: bool = False) -> None:
-        """Send one DATA frame as soon as there is credit for all of it."""
-        length = len(data) + (0 if padding is None else padding + 1)
-        while length > min(self.connection, self.window(stream_id)):
-            with trio.fail_after(30):
-                await self.read()
-        self.connection -= length
-        self.streams[stream_id] = self.window(stream_id) - length
-        await self.peer.send_data(stream_id, data, padding=padding, end_stream=end_stream)
-
-    async def settle(self) -> None:
-        """Read whatever has come."""
-        with trio.move_on_after(1):
-            while True:
-                await self.read()
 
 
 @functools.cache
