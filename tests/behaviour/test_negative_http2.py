@@ -247,7 +247,7 @@ async def test_data_frame_padding(padding: int | None, nursery: trio.Nursery, au
         server = await accept(scripted)
         await server.receive_call(1)
         await server.peer.send_response(1)
-        await server.send_reply(1, 1, 500, padding)
+        await server.send_reply(1, 1, 100, padding)
         await server.peer.send_trailers(1)
         assert await call.result() == REPLY
         await server.assert_credited()
@@ -327,7 +327,7 @@ async def test_a_client_that_pads(padding: int, nursery: trio.Nursery, autojump_
     async with await endpoint.connect() as peer:
         client = await Counting.begin(peer)
         await peer.send_request(1, CLIENT_STREAM)
-        for piece in pieces(frame_message(REQUEST.SerializeToString()), 500):
+        for piece in pieces(frame_message(REQUEST.SerializeToString()), 100):
             await client.send(1, piece, padding=padding)
         await client.send(1, b"", padding=padding, end_stream=True)
         await peer.send_window_update(1, 2**20)
