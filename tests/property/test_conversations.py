@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 import trio_grpc
 from tests.support.echo import Echo
-from trio_grpc import Channel, Limits, RpcError, StatusCode
+from trio_grpc import Channel, KeepaliveEnforcement, Limits, RpcError, StatusCode
 from trio_grpc._transport.messages import MessageAssembler, frame_message
 from trio_grpc.testing import MemoryListener
 
@@ -692,9 +692,17 @@ def test_our_server_with_an_h2_client(conversation: list[CallPlan], ours: int, t
     async def main() -> None:
         listener = CutListener(random)
         limits = Limits(initial_window_size=ours, adaptive_window=False)
+        # This client pings as it likes.
+        enforcement = KeepaliveEnforcement(min_time=0, permit_without_calls=True)
 
         async def serve(*, task_status: trio.TaskStatus[trio_grpc.Server]) -> None:
-            await trio_grpc.serve([failing_echo()], listener, limits=limits, task_status=task_status)
+            await trio_grpc.serve(
+                [failing_echo()],
+                listener,
+                limits=limits,
+                keepalive_enforcement=enforcement,
+                task_status=task_status,
+            )
 
         async with trio.open_nursery() as nursery:
             server = await nursery.start(serve)
