@@ -43,7 +43,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # the protocol, and the one seam to the operating system
         """
         _transport.messages _transport.headers _transport.header_codec _transport.flow_control
-        _transport.byte_stream _transport.service_nursery _transport.stream_table
+        _transport.byte_stream _transport.tls _transport.service_nursery _transport.stream_table
         """,
         "_transport.control_buffer",
         "_transport.framer",
@@ -119,9 +119,9 @@ STRANGERS: tuple[tuple[str, str, str], ...] = (
 )
 
 #: Who may call what on a byte stream or socket.  Names that only such objects have are judged wherever they are called;
-#: plain ones only on an object that is called a byte stream or a socket. Tunnels are made before there is a connection.
-WRITERS = frozenset({"_transport.loopy_writer", "_transport.byte_stream", "_balancing.http_proxy"})
-READERS = frozenset({"_transport.reader", "_transport.byte_stream", "_balancing.http_proxy"})
+#: plain ones only on an object that is called a byte stream or a socket. Tunnels and TLS come before the connection.
+WRITERS = frozenset({"_transport.loopy_writer", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy"})
+READERS = frozenset({"_transport.reader", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy"})
 WRITING = frozenset({"send_all", "sendall", "sendmsg", "sendto", "sendfile"})
 READING = frozenset({"receive_some", "recv", "recv_into", "recvmsg", "recvmsg_into"})
 PLAIN_WRITING = frozenset({"send", "write"})

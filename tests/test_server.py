@@ -575,6 +575,27 @@ async def test_want_of_descriptors_only_pauses_accepting(
     assert caplog.text.count("poor") == 3
 
 
+async def test_clients_that_give_up_before_they_are_accepted(
+    autojump_clock: Clock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hasty(MemoryListener):
+        failures = 3
+
+        async def accept(self) -> trio.abc.Stream:
+            if self.failures:
+                self.failures -= 1
+                await trio.lowlevel.checkpoint()
+                raise ConnectionAbortedError(errno.ECONNABORTED, "gone")
+            return await super().accept()
+
+    listener = Hasty()
+    await nursery.start(trio_grpc.serve, [Echo()], listener)
+    async with trio_grpc.open_channel(listener.connect) as channel:
+        await EchoStub(channel).Unary(EchoRequest())
+    assert trio.current_time() == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 # -- clients that misbehave
 
 

@@ -27,6 +27,7 @@ from trio_grpc._transport.connection import FAREWELL_TIME, Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.tls import TlsError, offer_h2, start_tls
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -142,6 +143,9 @@ class Server:
             while True:
                 try:
                     stream = await listener.accept()
+                except ConnectionAbortedError as error:
+                    # The client has gone already. trio's own listeners go on by themselves.
+                    _logger.info("cannot accept a connection: %s", error)
                 except OSError as error:
                     if error.errno not in _ACCEPT_ERRORS:
                         raise
@@ -179,22 +183,13 @@ class Server:
 
     async def _start_tls(self, stream: trio.abc.Stream, peer: str) -> trio.abc.Stream | None:
         assert self._ssl_context is not None
-        tls = trio.SSLStream(stream, self._ssl_context, server_side=True, https_compatible=True)
         problem: object = f"no handshake within {self._handshake_timeout:g} s"
         with trio.move_on_after(self._handshake_timeout):
             try:
-                await tls.do_handshake()
-            except (trio.BrokenResourceError, OSError) as error:
-                problem = error.__cause__ or error
-            except BaseException:
-                await trio.aclose_forcefully(tls)
-                raise
-            else:
-                if tls.selected_alpn_protocol() == "h2":
-                    return tls
-                problem = f"client offers no ALPN protocol 'h2', selected {tls.selected_alpn_protocol()!r}"
+                return await start_tls(stream, self._ssl_context, Side.SERVER)
+            except TlsError as error:
+                problem = error
         _logger.info("TLS with %s failed: %s", peer, problem)
-        await trio.aclose_forcefully(tls)
         return None
 
     async def _serve_connection(self, stream: trio.abc.Stream, peer: str) -> None:
@@ -338,8 +333,7 @@ async def serve(
     keepalive_enforcement = option_or_default("keepalive_enforcement", keepalive_enforcement, KeepaliveEnforcement)
     handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits)
     if ssl_context is not None:
-        # A context does not tell which protocols it selects; HTTP/2 over TLS needs h2 (RFC 9113, 3.2).
-        ssl_context.set_alpn_protocols(["h2"])
+        offer_h2(ssl_context)
     listeners: list[Listener] = []
     addresses: list[str] = []
     socket_files: list[_SocketFile] = []

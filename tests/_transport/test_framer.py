@@ -161,8 +161,14 @@ def test_every_octet_of_the_preface_counts(position: int) -> None:
     ("said", "reason"),
     [
         (b"\x16\x03\x01\x02\x00\x01", "peer sent a TLS handshake to a plaintext port"),
-        (b"GET / HTTP/1.1\r\n\r\n", "peer speaks HTTP/1.x, not HTTP/2 with prior knowledge"),
-        (b"POST / HTTP/1.0\r\n\r\n", "peer speaks HTTP/1.x, not HTTP/2 with prior knowledge"),
+        (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            "peer speaks HTTP/1.x, not HTTP/2 with prior knowledge: it said b'GET / HTTP/1.1'",
+        ),
+        (
+            b"POST /" + b"x" * 100 + b" HTTP/1.0\r\n\r\n",
+            f"peer speaks HTTP/1.x, not HTTP/2 with prior knowledge: it said {b'POST /' + b'x' * 74!r}",
+        ),
         (b"hello", "peer did not begin with the HTTP/2 client preface but with b'hello'"),
         (b"\xff" * 100, "peer did not begin with the HTTP/2 client preface but with " + repr(b"\xff" * 24)),
     ],

@@ -146,12 +146,16 @@ async def test_a_client_that_hangs_up_at_once(sockets: bool, nursery: trio.Nurse
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", "peer speaks HTTP/1.x"),
+        (
+            b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+            "peer speaks HTTP/1.x, not HTTP/2 with prior knowledge: it said b'HTTP/1.1 400 Bad Request'",
+        ),
+        (b"", "before it said a word, as servers do that want TLS or a certificate"),
         (b"\x15\x03\x01\x00\x02\x02\x46", "peer answered with a TLS alert: it expects TLS"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "peer did not begin with SETTINGS"),
         (bytes((0, 0, 8, PING, 0, 0, 0, 0, 0)) + bytes(8), "peer did not begin with SETTINGS"),
     ],
-    ids=["HTTP/1.1", "TLS alert", "SSH", "PING first"],
+    ids=["HTTP/1.1", "nothing", "TLS alert", "SSH", "PING first"],
 )
 async def test_a_server_that_is_none(said: bytes, reason: str, nursery: trio.Nursery, autojump_clock: Any) -> None:
     async with ScriptedServer() as scripted:

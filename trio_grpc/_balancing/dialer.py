@@ -11,6 +11,8 @@ import trio
 
 from trio_grpc._balancing.http_proxy import HttpProxy, ProxyError, open_tunnel
 from trio_grpc._balancing.target import TcpTarget, UnixTarget
+from trio_grpc._transport.side import Side
+from trio_grpc._transport.tls import TlsError, offer_h2, start_tls
 
 #: What can be dialled: an address of ours, or the user's function that returns a new stream per connection.
 Address = TcpTarget | UnixTarget | Callable[[], Awaitable[trio.abc.Stream]]
@@ -50,7 +52,11 @@ class Dialer:
             stream = await address()
         if self.ssl_context is None:
             return stream
-        return await self._start_tls(stream, self.ssl_context)
+        offer_h2(self.ssl_context)
+        try:
+            return await start_tls(stream, self.ssl_context, Side.CLIENT, self.server_hostname)
+        except TlsError as error:
+            raise TlsError(f"TLS handshake failed: {error}") from error.__cause__
 
     async def _open_tcp(self, address: TcpTarget) -> trio.SocketStream:
         proxy = self.http_proxy
@@ -66,26 +72,6 @@ class Dialer:
             await trio.aclose_forcefully(stream)
             raise
         return stream
-
-    async def _start_tls(self, stream: trio.abc.Stream, context: ssl.SSLContext) -> trio.abc.Stream:
-        # A context does not tell which protocols it offers; HTTP/2 over TLS must offer h2 (RFC 9113, 3.2).
-        context.set_alpn_protocols(["h2"])
-        tls = trio.SSLStream(stream, context, server_hostname=self.server_hostname, https_compatible=True)
-        try:
-            await tls.do_handshake()
-        except trio.BrokenResourceError as error:
-            await trio.aclose_forcefully(tls)
-            cause = error.__cause__
-            raise OSError(f"TLS handshake failed: {cause or error}") from error
-        except BaseException:
-            await trio.aclose_forcefully(tls)
-            raise
-        if tls.selected_alpn_protocol() != "h2":
-            await trio.aclose_forcefully(tls)
-            raise OSError(
-                f"TLS peer selected ALPN protocol {tls.selected_alpn_protocol()!r} instead of 'h2' (RFC 9113, 3.2)"
-            )
-        return tls
 
 
 async def _open_tcp(address: TcpTarget) -> trio.SocketStream:

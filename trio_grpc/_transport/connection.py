@@ -27,6 +27,7 @@ from trio_grpc._transport.reader import Reader
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.stream_table import DEFAULT_STREAM_LIMIT, StreamTable, WatchedStreamTable
+from trio_grpc._transport.tls import explain
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -266,10 +267,13 @@ class Connection:
 
     def _lose(self, error: BaseException | None) -> None:
         """The byte stream ended or failed: nothing more can be said."""
-        if error is None:
-            text = f"connection closed by {self.peer}"
-        else:
-            text = f"connection to {self.peer} lost: {str(error) or type(error).__name__}"
+        text = (
+            f"connection closed by {self.peer}"
+            if error is None
+            else f"connection to {self.peer} lost: {explain(error)}"
+        )
+        if self.side is Side.CLIENT and not self.ready.is_set() and (error is None or isinstance(error, OSError)):
+            text += " before it said a word, as servers do that want TLS or a certificate"
         if self._goaway:
             # Often it says why.
             text += f"; before that, {self._goaway}"

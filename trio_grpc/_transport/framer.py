@@ -449,5 +449,6 @@ def _describe_stranger(data: bytes, expected: str) -> str:
     if data[:2] == b"\x15\x03":
         return "peer answered with a TLS alert: it expects TLS"
     if b"HTTP/1." in data[:4096] or data[:4] in (b"GET ", b"POST", b"HEAD", b"PUT "):
-        return "peer speaks HTTP/1.x, not HTTP/2 with prior knowledge"
+        line = data.partition(b"\n")[0].rstrip(b"\r")
+        return f"peer speaks HTTP/1.x, not HTTP/2 with prior knowledge: it said {line[:80]!r}"
     return f"peer did not begin with {expected} but with {data[:24]!r}"
