@@ -55,9 +55,13 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_message_coding",
         # which connection a call goes to
         "_balancing",
-        "_balancing.target _balancing.backoff",
+        "_balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
         "_balancing.http_proxy",
-        "_balancing.dialer _balancing.subchannel",
+        "_balancing.dialer _balancing.endpoint",
+        "_balancing.resolver _balancing.subchannel _balancing.happy_eyeballs",
+        "_balancing.dns _balancing.resolving _balancing.policy",
+        "_balancing.naming _balancing.pick_first _balancing.round_robin",
+        "_balancing.balancer",
         "_channel",
         # one RPC, from either side: a client's calls know their channel, a server knows its handlers
         "_call _interceptors",
@@ -76,7 +80,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "protoc",
         # what a user sees
         "",
-        "testing._memory_listener testing._scripted_peer",
+        "testing._manual_resolver testing._memory_listener testing._scripted_peer",
         "testing._channel_pair",
         "testing",
         "__main__",

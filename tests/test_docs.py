@@ -583,7 +583,7 @@ async def test_channels_with_a_proxy_and_without(
     modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     network = Network()
-    monkeypatch.setattr(trio, "open_tcp_stream", network.open_tcp_stream)
+    network.install(monkeypatch)
     monkeypatch.setenv("http_proxy", "http://elsewhere.example:1")
     proxies = execute("proxies.md", modules)
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from trio_grpc._balancing.connectivity import ConnectivityState as ConnectivityState
+from trio_grpc._balancing.endpoint import Endpoint as Endpoint
+from trio_grpc._balancing.pick_first import PickFirst as PickFirst
+from trio_grpc._balancing.policy import LoadBalancingPolicy as LoadBalancingPolicy
+from trio_grpc._balancing.policy import PolicyContext as PolicyContext
+from trio_grpc._balancing.resolver import Resolution as Resolution
+from trio_grpc._balancing.resolver import Resolver as Resolver
+from trio_grpc._balancing.round_robin import RoundRobin as RoundRobin
+from trio_grpc._balancing.subchannel import Subchannel as Subchannel
+from trio_grpc._balancing.target import ResolverTarget as ResolverTarget
 from trio_grpc._call import StreamStreamCall as StreamStreamCall
 from trio_grpc._call import StreamUnaryCall as StreamUnaryCall
 from trio_grpc._call import UnaryStreamCall as UnaryStreamCall
 from trio_grpc._call import UnaryUnaryCall as UnaryUnaryCall
 from trio_grpc._channel import Channel as Channel
 from trio_grpc._channel import ChannelStatistics as ChannelStatistics
+from trio_grpc._channel import LoadBalancing as LoadBalancing
 from trio_grpc._channel import open_channel as open_channel
 from trio_grpc._codec import Codec as Codec
 from trio_grpc._codec import ProtobufCodec as ProtobufCodec
@@ -46,15 +57,25 @@ __all__ = (
     "Codec",
     "Compression",
     "Compressor",
+    "ConnectivityState",
+    "Endpoint",
     "Keepalive",
     "KeepaliveEnforcement",
     "Limits",
+    "LoadBalancing",
+    "LoadBalancingPolicy",
     "Metadata",
     "MetadataError",
     "MetadataLike",
     "Method",
+    "PickFirst",
+    "PolicyContext",
     "ProtobufCodec",
     "RequestStream",
+    "Resolution",
+    "Resolver",
+    "ResolverTarget",
+    "RoundRobin",
     "RpcError",
     "Server",
     "ServerKeepalive",
@@ -66,6 +87,7 @@ __all__ = (
     "StreamStreamMethod",
     "StreamUnaryCall",
     "StreamUnaryMethod",
+    "Subchannel",
     "UnaryStreamCall",
     "UnaryStreamMethod",
     "UnaryUnaryCall",

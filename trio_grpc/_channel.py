@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from math import inf, isnan
 from types import TracebackType
 from typing import Any, Literal, final
 
@@ -14,10 +15,18 @@ import attrs
 import trio
 
 from trio_grpc._balancing.backoff import Backoff
-from trio_grpc._balancing.dialer import Address, Dialer, once
-from trio_grpc._balancing.http_proxy import ProxyOption, choose_proxy
-from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT, Subchannel
-from trio_grpc._balancing.target import TcpTarget, parse_target
+from trio_grpc._balancing.balancer import Balancer
+from trio_grpc._balancing.connectivity import ConnectivityState
+from trio_grpc._balancing.dialer import Dialer, once
+from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.http_proxy import HttpProxy, ProxyOption, choose_proxy
+from trio_grpc._balancing.naming import Name, resolve_name, static_name, unresolved
+from trio_grpc._balancing.pick_first import PickFirst
+from trio_grpc._balancing.policy import LoadBalancingPolicy, PolicyContext
+from trio_grpc._balancing.resolver import Resolver
+from trio_grpc._balancing.round_robin import RoundRobin
+from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
+from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._metadata import MetadataLike, encode_metadata
@@ -33,6 +42,16 @@ from trio_grpc._version import USER_AGENT
 _logger = logging.getLogger("trio_grpc")
 
 Target = str | trio.abc.Stream | Callable[[], Awaitable[trio.abc.Stream]]
+#: What ``load_balancing=`` takes: a name, or what makes the policy of a channel.
+LoadBalancing = Literal["pick_first", "round_robin"] | Callable[[PolicyContext], LoadBalancingPolicy]
+
+_POLICIES: Mapping[str, Callable[[PolicyContext], LoadBalancingPolicy]] = {
+    "pick_first": PickFirst(),
+    "round_robin": RoundRobin(),
+}
+#: Seconds without calls after which a channel goes IDLE (grpc-go's default), and the least that it may be (C-core's).
+_IDLE_TIMEOUT = 1800.0
+_LEAST_IDLE_TIMEOUT = 1.0
 
 
 @attrs.frozen
@@ -41,10 +60,11 @@ class ChannelStatistics:
 
     Attributes:
         state: the connectivity state, one of gRPC's five names in lower case.
-        connections: live connections, those that are draining included.
+        connections: live connections to all backends, those that are draining included.
         streams: calls on the wire or queued for it.
-        waiting: calls that wait for the peer's stream limit.
+        waiting: calls that wait for a peer's stream limit.
         control_frames: control frames queued and not yet taken by a writer.
+        unconnected: calls that wait for a connection.
     """
 
     state: str
@@ -52,6 +72,7 @@ class ChannelStatistics:
     streams: int
     waiting: int
     control_frames: int
+    unconnected: int = 0
 
 
 @final
@@ -81,35 +102,20 @@ class Channel:
         metadata: MetadataLike | None,
         codec: Codec,
         http_proxy: ProxyOption,
+        load_balancing: LoadBalancing,
+        resolvers: Mapping[str, Resolver] | None,
+        idle_timeout: float | None,
     ) -> None:
         if keepalive is not None and not isinstance(keepalive, Keepalive):
             raise TypeError(f"keepalive must be Keepalive or None, not {type(keepalive).__name__}")
-        self._address: Address
-        self.target: str
-        tcp_target: TcpTarget | None = None
-        hostname = "localhost"
-        default_authority = "localhost"
-        if isinstance(target, str):
-            address = parse_target(target)
-            self.target = str(address)
-            if isinstance(address, TcpTarget):
-                hostname = address.host
-                default_authority = str(address)
-                tcp_target = address
-            self._address = address
-        elif isinstance(target, trio.abc.Stream):
-            self.target = type(target).__name__
-            self._address = once(target)
-        elif callable(target):
-            self.target = getattr(target, "__qualname__", None) or type(target).__name__
-            self._address = target
-        else:
-            raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
-        self._dialer = Dialer(
-            ssl_context, server_hostname or hostname, choose_proxy(tcp_target, http_proxy, os.environ)
-        )
+        name = _name_of(target, resolvers)
+        proxy = _proxy_of(name, http_proxy)
+        if proxy is not None:
+            name = unresolved(name)
+        self.target: str = name.text
+        self._dialer = Dialer(ssl_context, server_hostname or name.hostname, proxy)
         self._scheme = "http" if ssl_context is None else "https"
-        self._authority = authority or default_authority
+        self._authority = authority or name.authority
         self._user_agent = f"{user_agent} {USER_AGENT}" if user_agent else USER_AGENT
         self.limits = limits
         self._keepalive = keepalive
@@ -118,7 +124,18 @@ class Channel:
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
-        self._subchannel = Subchannel(self._dialer.describe(self.target), self._connect, self._services, Backoff())
+        self._balancer = Balancer(
+            name,
+            _policy_of(load_balancing),
+            self._connect,
+            self._describe,
+            self._services,
+            backoff=Backoff(),
+            idle_timeout=_check_idle_timeout(idle_timeout),
+        )
+        #: Returns the connection for a new call if there is one right now. Each call asks: an attribute, so that there
+        #: is no function in between.
+        self._connection_nowait: Callable[[], Connection | None] = self._balancer.connection_nowait
         self._entered = False
         self._heads: dict[tuple[str, str], HeaderTemplate] = {}
 
@@ -155,8 +172,8 @@ class Channel:
         return self._services.closing
 
     async def _farewell(self) -> None:
-        self._subchannel.shut_down()
-        connections = tuple(self._subchannel.connections)
+        self._balancer.shut_down()
+        connections = tuple(self._balancer.connections)
         with trio.move_on_after(FAREWELL_TIME):
             async with trio.open_nursery() as nursery:
                 for connection in connections:
@@ -164,29 +181,76 @@ class Channel:
 
     def statistics(self) -> ChannelStatistics:
         """Return what the channel holds right now."""
-        connections = self._subchannel.connections
+        connections = self._balancer.connections
         return ChannelStatistics(
-            state=self._subchannel.state.value,
+            state=self.state.value,
             connections=len(connections),
             streams=sum(connection.table.slots_used for connection in connections),
             waiting=sum(connection.table.waiting for connection in connections),
             control_frames=sum(connection.control_buffer.pending_frames for connection in connections),
+            unconnected=self._balancer.waiting,
         )
 
+    # -- connectivity
+
+    @property
+    def state(self) -> ConnectivityState:
+        """The connectivity state right now."""
+        return self._balancer.connectivity.state
+
+    def connect(self) -> None:
+        """Leave IDLE now, without a call; in other states nothing happens.
+
+        Raises:
+            trio.ClosedResourceError: the channel is closed.
+            RuntimeError: it has not been entered.
+        """
+        self._check_open()
+        self._balancer.connect()
+
+    async def wait_ready(self) -> None:
+        """Connect, and wait until the channel is READY. Failed attempts are waited through; bound it by a cancel scope.
+
+        Raises:
+            trio.ClosedResourceError: the channel is closed.
+            RuntimeError: it has not been entered.
+        """
+        while True:
+            self.connect()
+            state = self.state
+            if state is ConnectivityState.READY:
+                await trio.lowlevel.checkpoint()
+                return
+            await self._balancer.connectivity.wait_for_change(state)
+
+    async def wait_for_state_change(self, last: ConnectivityState) -> ConnectivityState:
+        """Wait until the state is another than ``last``; return it. States that come and go quickly may be missed.
+
+        Args:
+            last: the state that the caller knows of, from `state` or from here.
+        """
+        return await self._balancer.connectivity.wait_for_change(last)
+
     def __repr__(self) -> str:
-        return f"<Channel to {self.target}, {self._subchannel.state.value}>"
+        return f"<Channel to {self.target}, {self.state.value}>"
 
     # -- for the rooms above (one RPC); private, so that what users see does not drag in the transport
 
-    def _connection_nowait(self) -> Connection | None:
-        """Return the connection for a new call if there is one right now."""
-        return self._subchannel.connection
-
     async def _wait_connection(self, wait_for_ready: bool) -> Connection:
-        """Return a connection for a new call, see `Subchannel.wait_connection`."""
-        if not self._entered and not self.closed:
+        """Return a connection for a new call, see `Balancer.wait_connection`."""
+        if not self.closed:
+            self._check_open()
+        return await self._balancer.wait_connection(wait_for_ready)
+
+    def _unready_reason(self) -> str:
+        """Return why a call would have to wait for a connection right now, empty if it would not."""
+        return self._balancer.unready_reason()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise trio.ClosedResourceError("channel closed")
+        if not self._entered:
             raise RuntimeError("the channel is not open: use 'async with trio_grpc.open_channel(...) as channel'")
-        return await self._subchannel.wait_connection(wait_for_ready)
 
     def _request_head(self, path: str, encoding: str) -> HeaderTemplate:
         """Return the header fields that all requests of one method share.
@@ -221,17 +285,21 @@ class Channel:
 
     # -- connecting
 
-    async def _connect(self, on_draining: Callable[[], None]) -> Connection:
+    async def _connect(self, endpoint: Endpoint, on_draining: Callable[[], None]) -> Connection:
         return Connection(
             Side.CLIENT,
-            wrap(await self._dialer.dial(self._address)),
+            wrap(await self._dialer.dial(endpoint._dialled)),
             self.limits,
-            peer=self.target,
+            peer=endpoint.address,
             handshake_timeout=CONNECT_TIMEOUT,
             on_draining=on_draining,
             keepalive=self._keepalive,
             on_too_many_pings=partial(self._slow_down, self._keepalive),
         )
+
+    def _describe(self, endpoint: Endpoint) -> str:
+        """Return what errors about connecting to an endpoint call it."""
+        return endpoint.address if endpoint.connect is not None else self._dialer.describe(endpoint.address)
 
     def _slow_down(self, used: Keepalive | None) -> None:
         """A server has said ``too_many_pings`` to a connection that used this: new ones ask half as often (gRFC A8)."""
@@ -242,6 +310,49 @@ class Channel:
         if time > self._keepalive.time:
             self._keepalive = attrs.evolve(self._keepalive, time=time)
             _logger.warning("keepalive of new connections to %s: every %g s", self.target, time)
+
+
+def _name_of(target: Target, resolvers: Mapping[str, Resolver] | None) -> Name:
+    schemes = {} if resolvers is None else dict(resolvers)
+    for scheme, resolver in schemes.items():
+        if not callable(resolver):
+            raise TypeError(f"resolvers[{scheme!r}] must be an async callable, not {type(resolver).__name__}")
+    if isinstance(target, str):
+        return resolve_name(target, schemes)
+    if isinstance(target, trio.abc.Stream):
+        return static_name(Endpoint(type(target).__name__, connect=once(target)))
+    if callable(target):
+        label = getattr(target, "__qualname__", None) or type(target).__name__
+        return static_name(Endpoint(label, connect=target))
+    raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
+
+
+def _proxy_of(name: Name, option: ProxyOption) -> HttpProxy | None:
+    if name.custom:
+        # Where the user's own resolver leads, the environment knows nothing of. A proxy that is named holds for all.
+        return choose_proxy(TcpTarget(name.hostname, DEFAULT_PORT), option, {})
+    return choose_proxy(name.address, option, os.environ)
+
+
+def _policy_of(load_balancing: LoadBalancing) -> Callable[[PolicyContext], LoadBalancingPolicy]:
+    if isinstance(load_balancing, str):
+        policy = _POLICIES.get(load_balancing)
+        if policy is None:
+            raise ValueError(f"load_balancing must be {' or '.join(_POLICIES)} or a policy, not {load_balancing!r}")
+        return policy
+    if not callable(load_balancing):
+        raise TypeError(f"load_balancing must be str or a policy, not {type(load_balancing).__name__}")
+    return load_balancing
+
+
+def _check_idle_timeout(idle_timeout: object) -> float:
+    if idle_timeout is None:
+        return inf
+    if not isinstance(idle_timeout, int | float) or isinstance(idle_timeout, bool):
+        raise TypeError(f"idle_timeout must be a number of seconds or None, not {type(idle_timeout).__name__}")
+    if isnan(idle_timeout) or idle_timeout <= 0:
+        raise ValueError(f"idle_timeout must be a positive number of seconds or None, got {idle_timeout}")
+    return max(float(idle_timeout), _LEAST_IDLE_TIMEOUT)
 
 
 def open_channel(
@@ -257,6 +368,9 @@ def open_channel(
     metadata: MetadataLike | None = None,
     codec: Codec | None = None,
     http_proxy: str | Literal[False] | None = None,
+    load_balancing: LoadBalancing = "pick_first",
+    resolvers: Mapping[str, Resolver] | None = None,
+    idle_timeout: float | None = _IDLE_TIMEOUT,
 ) -> Channel:
     """Open a channel for the length of an ``async with`` block.
 
@@ -264,8 +378,9 @@ def open_channel(
     block.
 
     Args:
-        target: ``"host:port"``, ``"dns:///host:port"``, ``"ipv4:1.2.3.4:5"``, ``"unix:path"``; or a connected
-            `trio.abc.Stream`, which the channel then owns; or an async callable that returns a new one per connection.
+        target: ``"host:port"``, ``"dns:///host:port"``, ``"ipv4:1.2.3.4:5,1.2.3.5:5"``, ``"ipv6:[::1]:5"``,
+            ``"unix:path"``, ``"unix-abstract:name"``, a name of one of ``resolvers``; or a connected `trio.abc.Stream`,
+            which the channel then owns; or an async callable that returns a new one per connection.
         ssl_context: TLS with this context, e.g. from `ssl.create_default_context`. Its ALPN protocols are set to
             ``h2``, which the peer must select (RFC 9113, 3.2). None: plaintext.
         server_hostname: the name that the peer's certificate must carry, and SNI; default: the target's host.
@@ -281,13 +396,18 @@ def open_channel(
             the environment says right now (gRFC A1), which is the first of ``grpc_proxy``, ``https_proxy`` and
             ``http_proxy``, unless ``no_grpc_proxy`` or else ``no_proxy`` names the target. Unix sockets, and streams
             that are not opened by the channel, are never proxied.
+        load_balancing: which of the target's addresses calls go to: ``"pick_first"``, ``"round_robin"``, `PickFirst`
+            or `RoundRobin`, or a class of your own made from `LoadBalancingPolicy`.
+        resolvers: resolvers by the scheme of the targets that they resolve; they go before the built-in ones.
+        idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
+            least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
 
     Returns:
         A `Channel`, to be entered with ``async with``.
 
     Raises:
-        ValueError: the target, the metadata or the URL of the proxy is malformed.
-        TypeError: the target is of none of these types, or an option is of the wrong type.
+        ValueError: the target, the metadata or an option is malformed; the message names it.
+        TypeError: the target or an option is of none of these types.
     """
     return Channel(
         target,
@@ -301,7 +421,10 @@ def open_channel(
         metadata=metadata,
         codec=codec if codec is not None else ProtobufCodec(),
         http_proxy=http_proxy,
+        load_balancing=load_balancing,
+        resolvers=resolvers,
+        idle_timeout=idle_timeout,
     )
 
 
-__all__ = ["Channel", "ChannelStatistics", "Target", "open_channel"]
+__all__ = ["Channel", "ChannelStatistics", "LoadBalancing", "Target", "open_channel"]

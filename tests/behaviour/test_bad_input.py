@@ -166,6 +166,8 @@ async def test_a_server_that_is_none(said: bytes, reason: str, nursery: trio.Nur
         error = await call.error()
         assert error.code is StatusCode.UNAVAILABLE
         assert reason in error.message
+        # The channel goes on trying; nobody answers any more.
+        await scripted.listener.aclose()
         await trio.sleep(5)
         scripted.assert_nothing_left(connections=0)
 
@@ -1127,5 +1129,6 @@ async def test_a_server_that_never_speaks(nursery: trio.Nursery, autojump_clock:
             assert error.code is StatusCode.UNAVAILABLE
             assert "no " in error.message
             assert trio.current_time() == pytest.approx(20, abs=1)
+            await scripted.listener.aclose()
             await trio.sleep(5)
             scripted.assert_nothing_left(connections=0)

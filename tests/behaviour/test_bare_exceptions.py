@@ -99,11 +99,11 @@ async def test_all_reasons_of_several_addresses_are_told(monkeypatch: pytest.Mon
         raise error
 
     monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
-    async with trio_grpc.open_channel("localhost:1") as channel:
+    async with trio_grpc.open_channel("127.0.0.1:1") as channel:
         with pytest.raises(trio_grpc.RpcError) as caught:
             await EchoStub(channel).Unary(EchoRequest())
     reasons = f"{os.strerror(errno.ENETUNREACH)}; {os.strerror(errno.ECONNREFUSED)}"
-    assert caught.value.message == f"failed to connect to localhost:1: {reasons}"
+    assert caught.value.message == f"failed to connect to 127.0.0.1:1: {reasons}"
 
 
 def trio_group(errors: list[OSError]) -> BaseException:

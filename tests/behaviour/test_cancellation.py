@@ -483,7 +483,7 @@ async def test_a_client_that_leaves_cancels_the_handler(method: str, end: str, a
             elif end == "cancel":
                 scope.cancel()
             else:
-                (connection,) = channel._subchannel.connections
+                (connection,) = channel._balancer.connections
                 (stream,) = connection.table.streams.values()
                 stream.cancel("from the outside")
                 scope.cancel()

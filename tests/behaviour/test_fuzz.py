@@ -181,5 +181,6 @@ async def test_damaged_servers(nursery: trio.Nursery, autojump_clock: Any) -> No
                 # It ends, well or with a status: never with another exception.
                 with contextlib.suppress(RpcError):
                     await call.result()
+            await scripted.listener.aclose()
             await trio.sleep(5)
             scripted.assert_nothing_left(connections=0)

@@ -562,7 +562,7 @@ async def test_the_record_of_abort_wins_over_the_deadline(autojump_clock: Clock)
 
 async def connections_of(channel: Channel) -> set[Any]:
     await read(EchoStub(channel).ServerStream(EchoRequest(count=1)))
-    return set(channel._subchannel.connections)
+    return set(channel._balancer.connections)
 
 
 # -- RpcError

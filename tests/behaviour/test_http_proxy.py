@@ -93,7 +93,7 @@ class Proxy:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     network = Network()
-    monkeypatch.setattr(trio, "open_tcp_stream", network.open_tcp_stream)
+    network.install(monkeypatch)
     return network
 
 

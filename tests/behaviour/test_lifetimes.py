@@ -389,7 +389,7 @@ async def test_a_call_that_has_ended_is_not_kept(autojump_clock: Clock) -> None:
         servicer.contexts.clear()
         await trio.testing.wait_all_tasks_blocked()
         gc.collect()
-        tables = [connection.table for connection in channel._subchannel.connections]
+        tables = [connection.table for connection in channel._balancer.connections]
         tables += [connection.table for connection in server._connections]
         assert len(tables) == 2
         streams = [one for one in gc.get_objects() if type(one) is Stream and one._table in tables]

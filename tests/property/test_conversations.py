@@ -670,7 +670,7 @@ def test_our_client_with_an_h2_server(conversation: list[CallPlan], ours: int, t
                 await wait_quiet()
                 statistics = channel.statistics()
                 assert (statistics.streams, statistics.waiting, statistics.control_frames) == (0, 0, 0)
-                (connection,) = channel._subchannel.connections
+                (connection,) = channel._balancer.connections
                 assert_windows_agree(connection, server)
                 server.check()
             nursery.cancel_scope.cancel()
@@ -746,7 +746,7 @@ def test_our_client_with_our_server(
                 at_client, at_server = channel.statistics(), server.statistics()
                 assert (at_client.streams, at_client.waiting, at_client.control_frames) == (0, 0, 0)
                 assert (at_server.streams, at_server.handlers, at_server.control_frames) == (0, 0, 0)
-                (client_connection,) = channel._subchannel.connections
+                (client_connection,) = channel._balancer.connections
                 (server_connection,) = server._connections
                 for near, far in ((client_connection, server_connection), (server_connection, client_connection)):
                     assert near.outgoing.connection == far.incoming._remaining

@@ -89,7 +89,7 @@ async def _open_tcp(address: TcpTarget) -> trio.SocketStream:
         raise OSError(*reasons.popitem()) from error
 
 
-def once(stream: trio.abc.Stream) -> Address:
+def once(stream: trio.abc.Stream) -> Callable[[], Awaitable[trio.abc.Stream]]:
     """Return an address at which this stream is found once, and never again."""
     unused = [stream]
 

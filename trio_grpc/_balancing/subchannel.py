@@ -1,15 +1,16 @@
-"""One backend of a channel: at most one live connection to it, made when needed and made again when lost."""
+"""A channel's way to one endpoint: at most one live connection, attempted when asked for, with backoff."""
 
 from __future__ import annotations
 
-import enum
 import random
-from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import trio
 
 from trio_grpc._balancing.backoff import Backoff
+from trio_grpc._balancing.connectivity import ConnectivityState
+from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
 
@@ -19,187 +20,204 @@ CONNECT_TIMEOUT = 20.0
 #: to wait. A rolling restart may well end a connection that has just been made; more than a few are no restart.
 _SHORT_LIVES = 3
 
-
-class State(enum.Enum):
-    """gRPC's connectivity states."""
-
-    IDLE = "idle"
-    CONNECTING = "connecting"
-    READY = "ready"
-    TRANSIENT_FAILURE = "transient failure"
-    SHUTDOWN = "shutdown"
+#: Makes a `Connection` that is not running yet; what it raises is why the attempt failed.
+Connect = Callable[[Endpoint, Callable[[], None]], Awaitable[Connection]]
 
 
 class ConnectFailed(Exception):
-    """A connection attempt failed; ``__cause__`` says how."""
+    """There is no connection, and nothing to wait for; ``__cause__`` says why."""
+
+
+#: Failures that an error names one by one.
+_TOLD = 4
+_ENDED_AT_ONCE = ConnectFailed("the connection ended at once")
 
 
 class Subchannel:
-    """Connects on demand, with backoff.
+    """A channel's connection to one endpoint, as load balancing policies see it; made by `PolicyContext`.
 
-    Args:
-        address: for messages.
-        connect: makes a `Connection` that is not running yet; what it raises is why the attempt failed.
-        services: where connections and attempts run.
-        backoff: the waits between attempts.
+    It connects when it is told to. A failed attempt makes it TRANSIENT_FAILURE until its backoff is over, then IDLE. A
+    connection that ends, or that the peer wants to end, makes it IDLE: calls that are still in flight on it go on.
 
     Attributes:
-        connection: the connection for new calls; None unless the state is READY.
-        state: the connectivity state.
-        connections: all that still run, draining ones included.
+        endpoint: where it leads.
+        state: its connectivity state right now.
+        error: why the last attempt failed; None after a success.
     """
 
     def __init__(
         self,
-        address: str,
-        connect: Callable[[Callable[[], None]], Awaitable[Connection]],
+        endpoint: Endpoint,
+        connect: Connect,
         services: ServiceNursery,
         backoff: Backoff,
+        *,
+        on_change: Callable[[Subchannel, ConnectivityState], None],
+        connections: set[Connection],
+        label: str,
     ) -> None:
-        self.address = address
-        self.connection: Connection | None = None
-        self.state = State.IDLE
-        self.connections: set[Connection] = set()
+        self.endpoint: Endpoint = endpoint
+        self.state: ConnectivityState = ConnectivityState.IDLE
+        self.error: Exception | None = None
+        #: For new calls; None unless the state is READY.
+        self._connection: Connection | None = None
+        #: All of the channel that still run.
+        self._connections = connections
         self._connect = connect
+        #: What errors call the endpoint.
+        self._label = label
         self._services = services
         self._backoff = backoff
+        self._on_change = on_change
         self._failures = 0
         self._short_lives = 0
         self._ready_at = 0.0
-        self._retry_at = 0.0
-        self._last_error: ConnectFailed | None = None
-        self._attempt_ended: trio.Event | None = None
+        #: Which attempt speaks for us, its backoff included; one that was given up may still be winding down.
+        self._attempt_number = 0
         self._attempt_scope: trio.CancelScope | None = None
-        self._shut_down = trio.Event()
 
-    async def wait_connection(self, wait_for_ready: bool) -> Connection:
-        """Return a connection that takes new calls, making one if need be.
+    def connect(self) -> None:
+        """Start an attempt if the state is IDLE; otherwise nothing happens."""
+        if self.state is ConnectivityState.IDLE:
+            self._start(self._attempt)
+            self._set(ConnectivityState.CONNECTING)
 
-        Raises:
-            ConnectFailed: an attempt failed, or backoff forbids another now; never with ``wait_for_ready``.
-            trio.ClosedResourceError: the channel is closed.
-        """
-        while True:
-            if self._services.closing:
-                raise trio.ClosedResourceError("channel closed")
-            connection = self.connection
-            if connection is not None and not connection.draining:
-                return connection
-            if self._attempt_ended is None:
-                wait = self._retry_at - trio.current_time()
-                if self.state is State.TRANSIENT_FAILURE and wait > 0:
-                    if not wait_for_ready:
-                        self._raise_last_error()
-                    with trio.move_on_after(wait):
-                        await self._shut_down.wait()
-                    continue
-                self._attempt_ended = trio.Event()
-                self.state = State.CONNECTING
-                self._attempt_scope = self._services.start_soon(self._attempt, name=f"connect to {self.address}")
-            await self._attempt_ended.wait()
-            if self.connection is None and not wait_for_ready and self.state is State.TRANSIENT_FAILURE:
-                self._raise_last_error()
+    def disconnect(self) -> None:
+        """Give up an attempt, take no new calls on a connection; calls in flight go on, and so does a backoff."""
+        if self.state in (ConnectivityState.CONNECTING, ConnectivityState.READY):
+            self._give_up()
+            self._set(ConnectivityState.IDLE)
 
-    def _raise_last_error(self) -> NoReturn:
-        assert self._last_error is not None
-        # A new object for each caller: a shared one would collect everybody's tracebacks.
-        raise ConnectFailed(str(self._last_error)) from self._last_error.__cause__
+    def _shut_down(self, *, retire: bool) -> None:
+        """No more connections, ever. The one that there is ends after its calls, unless the channel ends it itself."""
+        if not retire:
+            self._connection = None
+        self._give_up()
+        self._set(ConnectivityState.SHUTDOWN)
 
-    async def _attempt(self) -> None:
-        """One attempt; READY counts from the peer's SETTINGS, not from the TCP connection."""
-        cause: BaseException | None = None
-        try:
-            with trio.move_on_after(CONNECT_TIMEOUT) as scope:
-                try:
-                    connection = await self._connect(self._on_draining)
-                except Exception as error:
-                    # Not only OSError: a target may be the user's own function, and host names raise UnicodeError.
-                    cause = error
-                else:
-                    self.connections.add(connection)
-                    self._services.start_soon(self._run, connection, name=f"connection to {self.address}")
-                    try:
-                        await _wait_any(connection.ready, connection.closed)
-                    finally:
-                        if not connection.ready.is_set():
-                            self._stop(connection)
-                    if connection.ready.is_set() and not connection.closed.is_set():
-                        self._succeed(connection)
-                        return
-                    cause = connection.reason
-            if scope.cancelled_caught:
-                cause = TimeoutError(f"no answer within {CONNECT_TIMEOUT:g} s")
-        finally:
-            if self.state is State.CONNECTING:
-                self._fail(cause)
-            assert self._attempt_ended is not None
-            ended, self._attempt_ended = self._attempt_ended, None
-            ended.set()
+    def _start(self, async_fn: Callable[..., Awaitable[None]], *args: Any) -> None:
+        self._attempt_number += 1
+        name = f"connect to {self.endpoint}"
+        self._attempt_scope = self._services.start_soon(async_fn, self._attempt_number, *args, name=name)
+
+    def _give_up(self) -> None:
+        self._attempt_number += 1
+        if self._attempt_scope is not None:
+            self._attempt_scope.cancel()
+            self._attempt_scope = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.retire()
+
+    def _set(self, state: ConnectivityState) -> None:
+        if self.state is not ConnectivityState.SHUTDOWN:
+            self.state = state
+            self._on_change(self, state)
+
+    async def _attempt(self, number: int) -> None:
+        """One attempt, and the backoff after it where it fails."""
+        cause = await self._make_connection(number)
+        if cause is not None and number == self._attempt_number:
+            await self._back_off(number, self._fail(cause))
+
+    def _fail(self, cause: BaseException) -> float:
+        """Return the seconds to wait before the next attempt."""
+        self._failures += 1
+        error = ConnectFailed(f"failed to connect to {self._label}: {str(cause) or type(cause).__name__}")
+        error.__cause__ = cause
+        self.error = error
+        self._set(ConnectivityState.TRANSIENT_FAILURE)
+        return self._backoff.delay(self._failures, random.uniform)
+
+    async def _back_off(self, number: int, delay: float) -> None:
+        await trio.sleep(delay)
+        if number == self._attempt_number:
+            self._attempt_scope = None
+            self._set(ConnectivityState.IDLE)
+
+    async def _make_connection(self, number: int) -> BaseException | None:
+        """Return why there is none. READY counts from the peer's SETTINGS, not from the TCP connection."""
+        with trio.move_on_after(CONNECT_TIMEOUT):
+            try:
+                connection = await self._connect(self.endpoint, self._on_draining)
+            except Exception as error:
+                # Not only OSError: an endpoint may be the user's own function, and host names raise UnicodeError.
+                return error
+            self._connections.add(connection)
+            self._services.start_soon(self._run, connection, name=f"connection to {self.endpoint}")
+            try:
+                await _wait_any(connection.ready, connection.closed)
+            finally:
+                # Cancelled in its last step, or given up meanwhile, it belongs to nobody.
+                ended = connection.closed.is_set()
+                if connection.ready.is_set() and not ended and number == self._attempt_number:
+                    self._succeed(connection)
+                elif not ended:
+                    self._services.start_soon(_close, connection)
+            return connection.reason or _ENDED_AT_ONCE if ended else None
+        return TimeoutError(f"no answer within {CONNECT_TIMEOUT:g} s")
 
     async def _run(self, connection: Connection) -> None:
         try:
             await connection.run()
         finally:
-            self.connections.discard(connection)
-            if self.connection is connection:
-                self._go_idle(connection)
-
-    def _stop(self, connection: Connection) -> None:
-        """Give up a connection that never became ready."""
-
-        async def close() -> None:
-            with trio.move_on_after(1):
-                await connection.aclose()
-
-        if not connection.closed.is_set():
-            self._services.start_soon(close)
+            self._connections.discard(connection)
+            if self._connection is connection:
+                self._lose(connection)
 
     def _succeed(self, connection: Connection) -> None:
-        if self._shut_down.is_set():
-            return
+        self._attempt_scope = None
         self._failures = 0
-        self._last_error = None
+        self.error = None
         self._ready_at = trio.current_time()
-        self.connection = connection
-        self.state = State.READY
+        self._connection = connection
+        self._set(ConnectivityState.READY)
         if connection.draining:
             self._on_draining()
 
-    def _fail(self, cause: BaseException | None) -> None:
-        self._failures += 1
-        self._retry_at = trio.current_time() + self._backoff.delay(self._failures, random.uniform)
-        self.state = State.TRANSIENT_FAILURE
-        reason = str(cause) or type(cause).__name__ if cause is not None else "attempt abandoned"
-        self._last_error = ConnectFailed(f"failed to connect to {self.address}: {reason}")
-        self._last_error.__cause__ = cause
-
     def _on_draining(self) -> None:
-        """The connection takes no more calls: the next one makes a new connection at once, without backoff."""
-        connection = self.connection
+        """The connection takes no more calls: the next one may be made at once, without backoff."""
+        connection = self._connection
         if connection is not None and connection.draining:
-            self._go_idle(connection)
+            self._lose(connection)
 
-    def _go_idle(self, connection: Connection) -> None:
-        self.connection = None
-        if self.state is not State.READY:
+    def _lose(self, connection: Connection) -> None:
+        self._connection = None
+        if self.state is not ConnectivityState.READY:
             return
-        self.state = State.IDLE
         # A peer that accepts and says goodbye at once must not be dialled in a tight loop. One that has taken calls
         # first may say it as often as it likes: proxies limit the requests of a connection.
         if not connection.took_calls and trio.current_time() - self._ready_at < self._backoff.base:
             self._short_lives += 1
             if self._short_lives > _SHORT_LIVES:
-                self._fail(connection.reason or connection.table.refusal)
+                delay = self._fail(connection.reason or connection.table.refusal or _ENDED_AT_ONCE)
+                self._start(self._back_off, delay)
+                return
         else:
             self._short_lives = 0
+        self._set(ConnectivityState.IDLE)
 
-    def shut_down(self) -> None:
-        """No more connections, ever. Who waits for one is woken."""
-        self.state = State.SHUTDOWN
-        self.connection = None
-        self._shut_down.set()
-        if self._attempt_scope is not None:
-            self._attempt_scope.cancel()
+    def __repr__(self) -> str:
+        return f"<Subchannel to {self.endpoint}, {self.state.value}>"
+
+
+def all_failed(subchannels: Iterable[Subchannel], last: Subchannel | None = None) -> Exception | None:
+    """Return one error for all those that have failed; its cause is that of ``last``, or of the one that is last."""
+    errors = {str(subchannel.error): subchannel.error for subchannel in subchannels if subchannel.error is not None}
+    if len(errors) < 2:
+        return next(iter(errors.values()), None)
+    texts = list(errors)
+    more = len(texts) - _TOLD
+    error = ConnectFailed("; ".join(texts[:_TOLD]) + (f"; and {more} more" if more > 0 else ""))
+    final = errors[texts[-1]] if last is None or last.error is None else last.error
+    error.__cause__ = final.__cause__
+    return error
+
+
+async def _close(connection: Connection) -> None:
+    """End a connection that nobody has used."""
+    with trio.move_on_after(1):
+        await connection.aclose()
 
 
 async def _wait_any(*events: trio.Event) -> None:
@@ -212,3 +230,6 @@ async def _wait_any(*events: trio.Event) -> None:
     async with trio.open_nursery() as nursery:
         for event in events:
             nursery.start_soon(wait, event)
+
+
+__all__ = ["Subchannel"]

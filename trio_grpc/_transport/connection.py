@@ -335,6 +335,17 @@ class Connection:
         self._put_farewell(ErrorCode.NO_ERROR, b"")
         await self.closed.wait()
 
+    def retire(self) -> None:
+        """Take no new streams from now on; end once those in flight have ended (client). Nothing is waited for.
+
+        Streams that are queued and not written yet are in flight: unlike with a GOAWAY the peer still takes them.
+        """
+        self.draining = True
+        self.table.refuse(ConnectionLost(f"connection to {self.peer} takes no more calls"))
+        self._close_when_idle = True
+        if not self.table.slots_used:
+            self._on_idle()
+
     def stop_accepting(self) -> None:
         """Take no new streams from now on (server). The peer is told, so it may open elsewhere what we do not see."""
         last = self.reader.last_peer_stream_id

@@ -41,7 +41,7 @@ class ServiceNursery:
         self._nursery: trio.Nursery | None = None
         self._scopes: set[trio.CancelScope] = set()
         self._over = False
-        self.closing = False
+        self.closing: bool = False
 
     async def __aenter__(self) -> ServiceNursery:  # noqa: PYI034 # typing.Self is 3.11's
         # Not in the constructor: what holds a service nursery may be made before trio runs.

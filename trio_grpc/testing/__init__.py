@@ -5,6 +5,7 @@ from __future__ import annotations
 from trio_grpc._transport.frames import ErrorCode as ErrorCode
 from trio_grpc.testing._channel_pair import ChannelPair as ChannelPair
 from trio_grpc.testing._channel_pair import open_channel_pair as open_channel_pair
+from trio_grpc.testing._manual_resolver import ManualResolver as ManualResolver
 from trio_grpc.testing._memory_listener import MemoryListener as MemoryListener
 from trio_grpc.testing._scripted_peer import DataFrame as DataFrame
 from trio_grpc.testing._scripted_peer import Frame as Frame
@@ -24,6 +25,7 @@ __all__ = (
     "Frame",
     "GoawayFrame",
     "HeadersFrame",
+    "ManualResolver",
     "MemoryListener",
     "PingFrame",
     "RstStreamFrame",

@@ -38,7 +38,7 @@ class ChannelPair:
         server_hostname: str | None,
     ) -> None:
         # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for. So is the
-        # server's keepalive: a test that hangs must not spin it.
+        # server's keepalive, a test that hangs must not spin it, and the timer of idle channels.
         quiet = Limits(adaptive_window=False)
         limits = quiet if limits is None else limits
         self._listener = MemoryListener(sockets=sockets)
@@ -58,6 +58,7 @@ class ChannelPair:
             codec=codec,
             ssl_context=ssl_context,
             server_hostname=server_hostname,
+            idle_timeout=None,
         )
         self._scope = trio.CancelScope()
         self._started = _Started()

@@ -58,7 +58,13 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
             raise trio.ClosedResourceError from None
 
     async def aclose(self) -> None:
-        """Accept no more."""
-        self._receive_streams.close()
+        """Accept no more. Connections that nobody has accepted end, as those in a socket's backlog do."""
         self._send_streams.close()
+        with self._receive_streams:
+            while True:
+                try:
+                    stream = self._receive_streams.receive_nowait()
+                except (trio.EndOfChannel, trio.ClosedResourceError):
+                    break
+                await trio.aclose_forcefully(stream)
         await trio.lowlevel.checkpoint()

@@ -1,0 +1,73 @@
+"""Places where servers come and go, in memory, for tests of channels with several of them."""
+
+from __future__ import annotations
+
+import trio
+
+import trio_grpc
+from tests.echo_service import Echo
+from trio_grpc import Endpoint, Limits, Server
+from trio_grpc.testing import MemoryListener
+
+
+class Backend:
+    """One place; nobody is there until `start`.
+
+    Attributes:
+        endpoint: leads there.
+        dials: connection attempts, ever.
+        servicer: of the server that is up, or was last.
+        server: the one that is up.
+    """
+
+    def __init__(self, nursery: trio.Nursery, name: str) -> None:
+        self.endpoint = Endpoint(name, connect=self.dial)
+        self.dials = 0
+        self.servicer = Echo()
+        self.server: Server | None = None
+        self._nursery = nursery
+        self._listener: MemoryListener | None = None
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    @property
+    def calls(self) -> int:
+        """Calls that the server that is up, or was last, has begun."""
+        return self.servicer.calls
+
+    async def dial(self) -> trio.abc.Stream:
+        self.dials += 1
+        if self._listener is None:
+            await trio.lowlevel.checkpoint()
+            raise ConnectionRefusedError("no server here")
+        return await self._listener.connect()
+
+    async def start(self, servicer: Echo | None = None, limits: Limits | None = None) -> Server:
+        """Start a server."""
+        self.servicer = Echo() if servicer is None else servicer
+        self._listener = MemoryListener()
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+        server: Server = await self._nursery.start(self._serve, limits or Limits(adaptive_window=False))
+        self.server = server
+        return server
+
+    async def _serve(self, limits: Limits, task_status: trio.TaskStatus[Server]) -> None:
+        listener, ended = self._listener, self._ended
+        assert listener is not None
+        with self._scope:
+            await trio_grpc.serve([self.servicer], listener, limits=limits, task_status=task_status)
+        ended.set()
+
+    async def stop(self) -> None:
+        """End the server and its connections now."""
+        self._listener = None
+        self._scope.cancel()
+        await self._ended.wait()
+
+    async def drain(self) -> None:
+        """End the server once its calls have ended; dials fail from now on."""
+        assert self.server is not None
+        self._listener = None
+        await self.server.drain()
+        await self._ended.wait()

@@ -1,0 +1,330 @@
+"""What a channel's calls get their connections from: a resolver, a load balancing policy and its subchannels at work.
+
+While a channel is not IDLE there is a session: its resolver runs, its policy is told what happens, and what the policy
+publishes decides where calls go. The policy may be the user's, and news come from tasks that must not run users' code:
+so all of it is told in one task of the session, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from math import inf
+from typing import Any, NoReturn
+
+import trio
+
+from trio_grpc._balancing.backoff import Backoff
+from trio_grpc._balancing.connectivity import ConnectivityState, ConnectivityTracker
+from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.idleness import watch_idleness
+from trio_grpc._balancing.naming import Name
+from trio_grpc._balancing.policy import LoadBalancingPolicy, Picker, PolicyContext
+from trio_grpc._balancing.resolver import Resolution
+from trio_grpc._balancing.resolving import run_resolver
+from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
+from trio_grpc._transport.connection import Connection
+from trio_grpc._transport.service_nursery import ServiceNursery
+
+_logger = logging.getLogger("trio_grpc")
+
+PolicyFactory = Callable[[PolicyContext], LoadBalancingPolicy]
+
+
+class Balancer:
+    """Gives calls their connections.
+
+    Args:
+        name: the target.
+        make_policy: makes the policy of each session.
+        connect: makes connections.
+        describe: says what errors about connecting to an endpoint call it.
+        services: where everything runs.
+        backoff: the waits between attempts of one subchannel, and between failures of the resolver.
+        idle_timeout: seconds without calls after which the channel goes IDLE; inf for never.
+
+    Attributes:
+        connection: the connection for all new calls, where the policy has chosen one for all.
+        connectivity: the state of the channel.
+        connections: all that still run, draining ones included.
+        waiting: calls that wait for a connection.
+    """
+
+    def __init__(
+        self,
+        name: Name,
+        make_policy: PolicyFactory,
+        connect: Connect,
+        describe: Callable[[Endpoint], str],
+        services: ServiceNursery,
+        *,
+        backoff: Backoff,
+        idle_timeout: float = inf,
+    ) -> None:
+        self.connection: Connection | None = None
+        self.connectivity = ConnectivityTracker()
+        self.connections: set[Connection] = set()
+        self.waiting = 0
+        self._name = name
+        self._make_policy = make_policy
+        self._connect = connect
+        self._describe = describe
+        self._services = services
+        self._backoff = backoff
+        self._idle_timeout = idle_timeout
+        self._single: Subchannel | None = None
+        self._picker: Picker | None = None
+        self._error: Exception | None = None
+        self._session: _Session | None = None
+        self._changed = trio.Event()
+
+    # -- for calls
+
+    def connection_nowait(self) -> Connection | None:
+        """Return the connection for a new call if there is one right now."""
+        connection = self.connection
+        if connection is None and self._picker is not None:
+            subchannel = self._picker()
+            if subchannel is not None:
+                return subchannel._connection
+        return connection
+
+    async def wait_connection(self, wait_for_ready: bool) -> Connection:
+        """Return a connection that takes new calls, making one if need be.
+
+        Raises:
+            ConnectFailed: attempts have failed; never with ``wait_for_ready``.
+            trio.ClosedResourceError: the channel is closed.
+        """
+        self.waiting += 1
+        try:
+            while True:
+                if self._services.closing:
+                    raise trio.ClosedResourceError("channel closed")
+                connection = self.connection_nowait()
+                if connection is not None and not connection.draining:
+                    return connection
+                changed = self._changed
+                state = self.connectivity.state
+                if state is ConnectivityState.TRANSIENT_FAILURE and not wait_for_ready:
+                    self._raise_error()
+                if state is ConnectivityState.IDLE:
+                    self.connect()
+                await changed.wait()
+        finally:
+            self.waiting -= 1
+
+    def _raise_error(self) -> NoReturn:
+        # A new object for each caller: a shared one would collect everybody's tracebacks.
+        raise ConnectFailed(self._error_text()) from self._cause()
+
+    def _error_text(self) -> str:
+        error = self._error
+        text = (str(error) or type(error).__name__) if error is not None else "no connection"
+        return text if self._name.text in text else f"{text} (target {self._name.text})"
+
+    def _cause(self) -> BaseException | None:
+        return self._error.__cause__ if isinstance(self._error, ConnectFailed) else self._error
+
+    def unready_reason(self) -> str:
+        """Return why a call would have to wait right now, empty if it would not; for messages."""
+        state = self.connectivity.state
+        if state is ConnectivityState.TRANSIENT_FAILURE:
+            return self._error_text()
+        if state is ConnectivityState.READY and self.connection_nowait() is not None:
+            return ""
+        if self._session is not None and not self._session.resolution.updates:
+            return f"still resolving {self._name.text}"
+        return f"still connecting to {self._name.text}"
+
+    # -- states
+
+    def connect(self) -> None:
+        """Leave IDLE; in other states nothing happens."""
+        if self._session is None:
+            self._session = _Session(self, self._name, self._services)
+            self._session.start(self._make_policy)
+            self.connectivity.set(ConnectivityState.CONNECTING)
+        elif self.connectivity.state is ConnectivityState.IDLE:
+            self._session.exit_idle()
+
+    def shut_down(self) -> None:
+        """No more connections, ever. Who waits for one is woken. ``connections`` are left to the caller."""
+        self._end_session(retire=False)
+        self._wake(ConnectivityState.SHUTDOWN)
+
+    def _go_idle(self) -> None:
+        self._end_session(retire=True)
+        self._wake(ConnectivityState.IDLE)
+
+    def _end_session(self, *, retire: bool) -> None:
+        session, self._session = self._session, None
+        self._single = self._picker = self.connection = None
+        if session is not None:
+            session.close(retire=retire)
+
+    def _wake(self, state: ConnectivityState) -> None:
+        self.connectivity.set(state)
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    # -- for sessions
+
+    def _publish(self, state: ConnectivityState, picker: Picker | Subchannel | None, error: Exception | None) -> None:
+        self._single = picker if isinstance(picker, Subchannel) else None
+        self._picker = None if isinstance(picker, Subchannel) else picker
+        self.connection = None if self._single is None else self._single._connection
+        self._error = error
+        self._wake(state)
+
+    def _subchannel_changed(self, subchannel: Subchannel) -> None:
+        # At once, whenever the policy hears of it: no call may get a connection that takes none.
+        if subchannel is self._single:
+            self.connection = subchannel._connection
+
+    async def _watch_idleness(self) -> None:
+        await watch_idleness(self._idle_timeout, self._activity)
+        self._go_idle()
+
+    def _activity(self) -> object | None:
+        """Return something that changes with each call; None while there is one."""
+        if self.waiting or any(connection.table.slots_used for connection in self.connections):
+            return None
+        return sum(connection.table.opened for connection in self.connections)
+
+
+class _Session(PolicyContext):
+    """One stay of a channel outside IDLE."""
+
+    def __init__(self, balancer: Balancer, name: Name, services: ServiceNursery) -> None:
+        self.resolution = Resolution(self._on_update, self._on_error)
+        self._balancer = balancer
+        self._name = name
+        self._services = services
+        self._policy: LoadBalancingPolicy | None = None
+        self._subchannels: set[Subchannel] = set()
+        self._scopes: set[trio.CancelScope] = set()
+        self._closed = False
+        self._send_news, self._receive_news = trio.open_memory_channel[tuple[Callable[..., None], tuple[Any, ...]]](inf)
+
+    def start(self, make_policy: PolicyFactory) -> None:
+        self._policy = make_policy(self)
+        self._start_soon(self._tell)
+        self._start_soon(run_resolver, self._name.resolver, self._name.target, self.resolution, self._balancer._backoff)
+        if self._balancer._idle_timeout < inf:
+            self._start_soon(self._balancer._watch_idleness)
+
+    def close(self, *, retire: bool) -> None:
+        """End at once; connections end after the calls in flight on them where they are to ``retire``."""
+        self._closed = True
+        for scope in self._scopes:
+            scope.cancel()
+        for subchannel in self._subchannels:
+            subchannel._shut_down(retire=retire)
+
+    def exit_idle(self) -> None:
+        assert self._policy is not None
+        self._post(self._policy.exit_idle)
+
+    def _start_soon(self, async_fn: Callable[..., Any], *args: Any) -> trio.CancelScope:
+        async def run() -> None:
+            try:
+                await async_fn(*args)
+            finally:
+                self._scopes.discard(scope)
+
+        scope = self._services.start_soon(run, name=async_fn)
+        self._scopes.add(scope)
+        return scope
+
+    # -- telling the policy
+
+    def _post(self, function: Callable[..., None], *args: Any) -> None:
+        if not self._closed:
+            self._send_news.send_nowait((function, args))
+
+    async def _tell(self) -> None:
+        with self._send_news, self._receive_news:
+            async for function, args in self._receive_news:
+                try:
+                    function(*args)
+                except Exception as error:
+                    _logger.exception("the load balancing policy of the channel to %s failed", self._name.text)
+                    self.publish(ConnectivityState.TRANSIENT_FAILURE, error=error)
+
+    def _on_update(self, endpoints: tuple[Endpoint, ...]) -> None:
+        assert self._policy is not None
+        self._post(self._policy.update_endpoints, endpoints)
+
+    def _on_error(self, error: Exception) -> None:
+        assert self._policy is not None
+        if self.resolution.updates:
+            self._post(self._policy.resolver_failed, error)
+            return
+        failure = ConnectFailed(f"failed to resolve {self._name.text}: {str(error) or type(error).__name__}")
+        failure.__cause__ = error
+        self._post(self.publish, ConnectivityState.TRANSIENT_FAILURE, None, failure)
+
+    def _on_change(self, subchannel: Subchannel, state: ConnectivityState) -> None:
+        self._balancer._subchannel_changed(subchannel)
+        self._post(self._tell_change, subchannel, state)
+
+    def _tell_change(self, subchannel: Subchannel, state: ConnectivityState) -> None:
+        assert self._policy is not None
+        if subchannel in self._subchannels:
+            self._policy.subchannel_changed(subchannel, state)
+
+    # -- what the policy asks for
+
+    def new_subchannel(self, endpoint: Endpoint) -> Subchannel:
+        subchannel = Subchannel(
+            endpoint,
+            self._balancer._connect,
+            self._services,
+            self._balancer._backoff,
+            on_change=self._on_change,
+            label=self._balancer._describe(endpoint),
+            connections=self._balancer.connections,
+        )
+        self._subchannels.add(subchannel)
+        return subchannel
+
+    def shut_down(self, subchannel: Subchannel) -> None:
+        self._subchannels.discard(subchannel)
+        subchannel._shut_down(retire=True)
+
+    def publish(
+        self,
+        state: ConnectivityState,
+        picker: Picker | Subchannel | None = None,
+        error: Exception | None = None,
+    ) -> None:
+        if state is ConnectivityState.SHUTDOWN:
+            raise ValueError("a policy cannot shut its channel down")
+        if (picker is not None) != (state is ConnectivityState.READY):
+            raise ValueError("a policy publishes a picker with READY, and only then")
+        if not self._closed:
+            self._balancer._publish(state, picker, error)
+
+    def request_resolution(self) -> None:
+        self.resolution.request()
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], None]:
+        called_off = False
+
+        async def wait() -> None:
+            await trio.sleep(seconds)
+            self._post(call)
+
+        def call() -> None:
+            # It may have been called off after its time had come.
+            if not called_off:
+                function()
+
+        def call_off() -> None:
+            nonlocal called_off
+            called_off = True
+            scope.cancel()
+
+        scope = self._start_soon(wait)
+        return call_off
