@@ -203,6 +203,8 @@ class ScriptedServer:
         **options: Any,
     ) -> None:
         self.listener = MemoryListener(sockets=sockets) if capacity is None else NarrowListener(capacity)
+        # Tests of what happens in a day want it to happen on one connection.
+        options.setdefault("idle_timeout", None)
         self.channel = trio_grpc.open_channel(self.listener.connect, limits=limits, **options)
         self.stub = EchoStub(self.channel)
 

@@ -456,7 +456,7 @@ async def test_bandwidth_probes_are_no_strikes(sockets: bool, autojump_clock: An
             assert received == list(range(2000))
             await stub.Unary(EchoRequest())
         assert (channel.statistics().connections, server.statistics().connections) == (1, 1)
-        [connection] = channel._subchannel.connections
+        [connection] = channel._balancer.connections
         assert connection.incoming.stream_target > 65_535, "no probe was sent"
 
 
@@ -482,7 +482,7 @@ async def test_pairs_are_quiet_unless_asked(autojump_clock: Any) -> None:
     """A test that hangs must not spin."""
     async with open_channel_pair(Echo()) as (channel, server):
         await EchoStub(channel).Unary(EchoRequest())
-        for connection in (*channel._subchannel.connections, *server._connections):
+        for connection in (*channel._balancer.connections, *server._connections):
             assert connection._keepalive is None
 
 
