@@ -43,7 +43,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # the protocol, and the one seam to the operating system
         """
         _transport.messages _transport.headers _transport.header_codec _transport.flow_control
-        _transport.byte_stream _transport.tls _transport.service_nursery _transport.stream_table
+        _transport.byte_stream _transport.tls _transport.service_nursery _transport.stream_table _transport.budget
         """,
         "_transport.control_buffer",
         "_transport.framer",
@@ -108,6 +108,7 @@ PURE = words(
     """
     _status _metadata _method _codec
     _transport.frames _transport.headers _transport.messages _transport.framer _transport.header_codec
+    _transport.budget
     """
 )
 IO_MODULES = words("asyncio outcome select selectors signal socket sniffio ssl threading time trio")

@@ -20,6 +20,8 @@ RANGES = {
     "initial_window_size": (1, 2**31 - 1),
     "initial_connection_window_size": (65_535, 2**31 - 1),
     "max_frame_size": (16_384, 2**24 - 1),
+    "max_premature_resets": (0, 2**31 - 1),
+    "max_overhead_frames": (0, 2**31 - 1),
 }
 
 
@@ -60,8 +62,17 @@ def test_wrong_types(name: str, value: Any) -> None:
         Limits(**{name: value})
 
 
-@pytest.mark.parametrize("name", [name for name in RANGES if "message" not in name])
-def test_only_message_lengths_may_be_unlimited(name: str) -> None:
+#: Limits that flow control, or the number of streams, does not depend on.
+DISPENSABLE = ["max_receive_message_length", "max_send_message_length", "max_premature_resets", "max_overhead_frames"]
+
+
+@pytest.mark.parametrize("name", DISPENSABLE)
+def test_some_may_be_unlimited(name: str) -> None:
+    assert getattr(Limits(**{name: None}), name) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [name for name in RANGES if name not in DISPENSABLE])
+def test_others_may_not(name: str) -> None:
     with pytest.raises(TypeError, match=name):
         Limits(**{name: None})  # type: ignore[arg-type]
 

@@ -58,6 +58,12 @@ class Limits:
             product, up to 16 MiB, as grpc-go's and C-core's do.
         max_frame_size: Bytes of the largest frame accepted (``SETTINGS_MAX_FRAME_SIZE``). 64 KiB, as in C-core and
             grpc-java.
+        max_premature_resets: Calls in a burst that a client may reset before they were answered, or that a server must
+            reset for the client's fault; a client that goes on so loses its connection (ENHANCE_YOUR_CALM). Calls that
+            are answered, and time, fill it up again. 1000, as in nghttp2; None for no limit.
+        max_overhead_frames: Frames in a burst that carry nothing: empty DATA, PING, SETTINGS, WINDOW_UPDATE and others.
+            A peer that goes on so loses its connection (ENHANCE_YOUR_CALM). Calls, messages and time fill it up again.
+            10,000; None for no limit.
 
     Raises:
         TypeError: A value is not an int.
@@ -74,6 +80,8 @@ class Limits:
     initial_connection_window_size: int = attrs.field(default=2**20, validator=_between(_DEFAULT_WINDOW, _MAX_WINDOW))
     adaptive_window: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
     max_frame_size: int = attrs.field(default=65_536, validator=_between(16_384, 2**24 - 1))
+    max_premature_resets: int | None = attrs.field(default=1000, validator=_optional_between(0, 2**31 - 1))
+    max_overhead_frames: int | None = attrs.field(default=10_000, validator=_optional_between(0, 2**31 - 1))
 
     @property
     def receive_limit(self) -> int:

@@ -30,6 +30,8 @@ class Recorder:
         self.events: list[tuple[Any, ...]] = []
         self.acks: list[bytes] = []
         self.header_list_limit: int | None = None
+        self.blocks_begun = 0
+        self.overhead = 0
 
     def on_headers(self, stream_id: int, record: Any, end_stream: bool) -> None:
         self.events.append(("headers", stream_id, record, end_stream))
@@ -53,6 +55,12 @@ class Recorder:
     def on_stream_fault(self, stream_id: int, error_code: int, reason: str) -> None:
         assert reason
         self.events.append(("fault", stream_id, error_code))
+
+    def on_block_begun(self) -> None:
+        self.blocks_begun += 1
+
+    def on_overhead(self) -> None:
+        self.overhead += 1
 
     def on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
         self.events.append(("goaway", last_stream_id, error_code, debug_data))

@@ -892,10 +892,43 @@ async def test_silence_inside_a_header_block(nursery: trio.Nursery, autojump_clo
     endpoint = await start_server(nursery)
     async with await endpoint.client() as peer:
         await peer.send_request(1, CLIENT_STREAM)
+        began = trio.current_time()
         await peer.send_frame(HEADERS, 0, 3, peer.encode_headers(REQUEST)[:5])
-        await trio.sleep(1000)
+        await trio.sleep(15)
         assert endpoint.server.statistics().handlers == 1
         await endpoint.assert_serves()
+        # A little more does not win it time.
+        await peer.send_frame(CONTINUATION, 0, 3, b"")
+        goaway = await peer.expect(GoawayFrame, error_code=ErrorCode.ENHANCE_YOUR_CALM)
+        assert b"was not finished within 20 s" in goaway.debug_data
+        assert trio.current_time() - began == pytest.approx(20)
+        await peer.expect_eof()
+    await endpoint.assert_nothing_left()
+
+
+async def test_a_block_that_is_finished_late_and_the_silence_after_it(
+    nursery: trio.Nursery, autojump_clock: Any
+) -> None:
+    endpoint = await start_server(nursery)
+    async with await endpoint.client() as peer:
+        for stream_id in (1, 3):
+            block = peer.encode_headers(REQUEST)
+            await peer.send_frame(HEADERS, 0, stream_id, block[:5])
+            await trio.sleep(15)
+            await peer.send_frame(CONTINUATION, 0, stream_id, block[5:])
+            await trio.sleep(4)
+            await peer.send_frame(CONTINUATION, END_HEADERS, stream_id)
+            await trio.sleep(15)
+            await peer.send_message(stream_id, MESSAGE, end_stream=True)
+            await expect_reply(peer, stream_id, REPLY)
+        await endpoint.assert_nothing_left(connections=1)
+
+
+async def test_a_drain_does_not_wait_for_a_header_block(nursery: trio.Nursery, autojump_clock: Any) -> None:
+    endpoint = await start_server(nursery)
+    async with await endpoint.client() as peer:
+        await peer.send_request(1, CLIENT_STREAM)
+        await peer.send_frame(HEADERS, 0, 3, peer.encode_headers(REQUEST)[:5])
         drain = Background(nursery, endpoint.server.drain, 3)
         await peer.expect(GoawayFrame)
         await drain.result()

@@ -7,6 +7,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -28,7 +29,7 @@ from tests.behaviour.scripted import (
     send_call,
     start_server,
 )
-from trio_grpc import Limits, RpcError, StatusCode
+from trio_grpc import KeepaliveEnforcement, Limits, RpcError, StatusCode
 from trio_grpc.testing import (
     DataFrame,
     ErrorCode,
@@ -43,6 +44,10 @@ pytestmark = pytest.mark.usefixtures("quiet_log")
 
 DEFAULT_WINDOW = 65_535
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 3, 4, 5
+
+#: Neither budgets nor rules for PING.
+UNBOUNDED = Limits(adaptive_window=False, max_overhead_frames=None, max_premature_resets=None)
+ANY_PACE = KeepaliveEnforcement(min_time=0, permit_without_calls=True)
 
 
 @functools.cache
@@ -82,7 +87,7 @@ async def test_padding_is_credited_in_full(nursery: trio.Nursery, autojump_clock
 
 
 async def test_empty_frames_cost_nothing(nursery: trio.Nursery, autojump_clock: Any) -> None:
-    endpoint = await start_server(nursery)
+    endpoint = await start_server(nursery, limits=UNBOUNDED)
     async with await endpoint.client() as peer:
         await peer.send_request(1, CLIENT_STREAM)
         for _ in range(50):
@@ -522,7 +527,7 @@ async def test_a_unary_call_cannot_be_flooded(nursery: trio.Nursery, autojump_cl
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Floods of a peer that never reads
+# Floods of a peer that never reads: what the throttle does about them, without the budgets of test_floods.py
 
 
 class Flood:
@@ -575,8 +580,10 @@ FLOODS = {
 async def test_replies_to_a_peer_that_never_reads_are_bounded(
     name: str, capacity: int | None, nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
-    limits = Limits(adaptive_window=False, max_frame_size=16_384)
-    endpoint = await start_server(nursery, sockets=capacity is None, capacity=capacity, limits=limits)
+    limits = attrs.evolve(UNBOUNDED, max_frame_size=16_384)
+    endpoint = await start_server(
+        nursery, sockets=capacity is None, capacity=capacity, limits=limits, keepalive_enforcement=ANY_PACE
+    )
     async with await endpoint.client() as peer:
         peer.auto_ack = False
         await endpoint.assert_serves(peer, 1)
@@ -593,7 +600,7 @@ async def test_replies_to_a_peer_that_never_reads_are_bounded(
 
 
 async def test_the_memory_of_a_flood_is_bounded(nursery: trio.Nursery, autojump_clock: Any) -> None:
-    endpoint = await start_server(nursery, capacity=150_000)
+    endpoint = await start_server(nursery, capacity=150_000, limits=UNBOUNDED, keepalive_enforcement=ANY_PACE)
     async with await endpoint.client() as peer:
         tracemalloc.start()
         flood = Flood(nursery, peer, FLOODS["PING"], 600_000)
@@ -608,7 +615,7 @@ async def test_the_memory_of_a_flood_is_bounded(nursery: trio.Nursery, autojump_
 
 @pytest.mark.parametrize("name", ["PING", "SETTINGS"])
 async def test_a_client_is_as_safe_from_floods(name: str, nursery: trio.Nursery, autojump_clock: Any) -> None:
-    async with ScriptedServer(capacity=1000) as scripted:
+    async with ScriptedServer(capacity=1000, limits=UNBOUNDED) as scripted:
         call = Background(nursery, scripted.stub.Unary, EchoRequest(), timeout=20)
         async with await scripted.accept() as peer:
             await expect_call(peer, 1)
@@ -640,7 +647,9 @@ async def test_a_flooder_that_breaks_the_rules_is_closed_all_the_same(
 async def test_a_stuck_peer_that_hangs_up_frees_everything(
     capacity: int | None, nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
-    endpoint = await start_server(nursery, sockets=capacity is None, capacity=capacity)
+    endpoint = await start_server(
+        nursery, sockets=capacity is None, capacity=capacity, limits=UNBOUNDED, keepalive_enforcement=ANY_PACE
+    )
     async with await endpoint.client() as peer:
         flood = Flood(nursery, peer, FLOODS["PING"])
         await flood.assert_stuck()

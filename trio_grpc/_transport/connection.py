@@ -141,6 +141,8 @@ class Connection:
             message_limit=limits.receive_limit,
             max_header_list_size=limits.max_header_list_size,
             max_frame_size=limits.max_frame_size,
+            max_premature_resets=limits.max_premature_resets,
+            max_overhead_frames=limits.max_overhead_frames,
             peer=peer,
             last_opened=lambda: self.writer.last_stream_id,
             on_stream=on_stream,
@@ -259,7 +261,9 @@ class Connection:
 
     def _break(self, fault: ConnectionFault, cause: BaseException | None = None) -> None:
         """A connection error (RFC 9113, 5.4.1): tell the streams, tell the peer, and stop."""
-        _logger.info("connection to %s ended with %s: %s", self.peer, error_name(fault.error_code), fault.reason)
+        # A limit of ours is something that an operator may want to raise.
+        level = logging.WARNING if fault.error_code == ErrorCode.ENHANCE_YOUR_CALM else logging.INFO
+        _logger.log(level, "connection to %s ended with %s: %s", self.peer, error_name(fault.error_code), fault.reason)
         lost = ConnectionLost(f"connection to {self.peer} failed: {fault.reason}")
         lost.__cause__ = cause or fault
         self._end_streams(lost)

@@ -52,6 +52,7 @@ class IncomingWindows:
         stream_target: what a stream with a waiting receiver is topped up to; grows with the bandwidth-delay product.
         wakeups: tasks that the read in hand has woken so far; the reader sizes its next read by it.
         estimator: measures the bandwidth-delay product, None where windows do not adapt.
+        returned: bytes of credit given back on the connection so far: what came, in coarse steps.
         tolerance: credit a peer may still believe in because it has not seen our SETTINGS yet.
     """
 
@@ -60,6 +61,7 @@ class IncomingWindows:
         "_owed",
         "_remaining",
         "estimator",
+        "returned",
         "stream_target",
         "stream_window",
         "tolerance",
@@ -74,6 +76,7 @@ class IncomingWindows:
             BandwidthEstimator(max(stream_window, DEFAULT_WINDOW)) if adaptive else None
         )
         self.wakeups: int = 0
+        self.returned: int = 0
         self._connection_target = connection_window
         self._remaining = DEFAULT_WINDOW
         self._owed = connection_window - DEFAULT_WINDOW
@@ -91,6 +94,7 @@ class IncomingWindows:
             return 0
         self._owed = 0
         self._remaining += owed
+        self.returned += owed
         return owed
 
     def initial_credit(self) -> int:

@@ -48,10 +48,11 @@ from trio_grpc._transport.header_codec import HeaderBlockError, HeaderDecoder, H
 RecordT = TypeVar("RecordT")
 RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
 
-#: Bytes of one header block, all its CONTINUATIONs together, beyond which the connection ends without decoding it. Big
-#: enough that metadata over the *list* limit is decoded and stays a stream error.
+#: Bytes of one header block, all its CONTINUATIONs together, beyond which the connection ends without decoding it: this
+#: or twice the *list* limit. Big enough that metadata over that limit is decoded and stays a stream error.
 MAX_HEADER_BLOCK = 262_144
-#: HEADERS and CONTINUATION frames of one block; h2 stops at 64 too (CVE-2024-27316 class of floods).
+#: HEADERS and CONTINUATION frames of one block; h2 stops at 64 too (CVE-2024-27316 class of floods). More only where
+#: the bytes above fill more frames of the default size (Rust's h2 derives its bound so too).
 _MAX_FRAMES = 64
 #: Entries of one SETTINGS frame; RFC 9113 defines six.
 _MAX_SETTINGS = 32
@@ -77,6 +78,12 @@ class FrameHandler(Protocol[RecordT_contra]):
 
     def on_window_update(self, stream_id: int, increment: int) -> None:
         """WINDOW_UPDATE with a non-zero increment; stream 0 is the connection."""
+
+    def on_block_begun(self) -> None:
+        """A HEADERS frame without END_HEADERS: its block is still to be finished."""
+
+    def on_overhead(self) -> None:
+        """A legal frame that carries nothing, and of which nobody else is told."""
 
     def on_stream_fault(self, stream_id: int, error_code: int, reason: str) -> None:
         """A rule broken in a frame of one stream, for which RFC 9113 wants a stream error."""
@@ -104,6 +111,7 @@ class Framer(Generic[RecordT]):
 
     Attributes:
         settings_received: the peer's first SETTINGS frame has arrived (RFC 9113, 3.4).
+        block_stream: the stream of a header block that is still arriving, 0 where there is none.
         preface: our preface and first SETTINGS frame, to be written first.
     """
 
@@ -128,10 +136,12 @@ class Framer(Generic[RecordT]):
         self._padding_left = 0
         self._payload_ends_stream = False
         # A header block that is still arriving.
-        self._block_stream = 0
+        self.block_stream: int = 0
         self._block_ends_stream = False
         self._block: list[bytes] = []
         self._block_length = 0
+        self._max_block = max(MAX_HEADER_BLOCK, 2 * decoder.max_list_size)
+        self._max_block_frames = max(_MAX_FRAMES, 2 * self._max_block // frames.DEFAULT_MAX_FRAME_SIZE)
         self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=client_side, header_encoding=None))
         self._h2.local_settings = h2.settings.Settings(
             client=client_side,
@@ -170,7 +180,7 @@ class Framer(Generic[RecordT]):
         while end - position >= 9:
             high, low, frame_type, flags, stream_id = unpack(data, position)
             length = high << 8 | low
-            if frame_type == DATA and not self._block_stream and self.settings_received:
+            if frame_type == DATA and not self.block_stream and self.settings_received:
                 if not flags & PADDED and length <= self._max_frame_size and 0 < stream_id < 0x80000000:
                     start = position + 9
                     stop = start + length
@@ -260,6 +270,8 @@ class Framer(Generic[RecordT]):
             payload -= 1 + padding
             if payload < 0:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA padding is longer than the frame")
+        if not payload and not flags & END_STREAM:
+            self._handler.on_overhead()
         self._payload_stream = stream_id
         self._payload_ends_stream = flags & END_STREAM == END_STREAM
         stop = min(start + payload, end)
@@ -276,7 +288,7 @@ class Framer(Generic[RecordT]):
     # -- whole frames
 
     def _receive_frame(self, frame_type: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._block_stream and (frame_type != CONTINUATION or stream_id != self._block_stream):
+        if self.block_stream and (frame_type != CONTINUATION or stream_id != self.block_stream):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted by another frame")
         if frame_type == HEADERS:
             self._receive_headers(flags, stream_id, payload)
@@ -308,10 +320,14 @@ class Framer(Generic[RecordT]):
                 self._handler.on_stream_fault(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 bytes long")
             elif frames.read_uint32(payload, 0) & 0x7FFFFFFF == stream_id:
                 self._handler.on_stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
+            else:
+                self._handler.on_overhead()
         elif frame_type == PUSH_PROMISE:
             # RFC 9113, 8.4: a client that sent ENABLE_PUSH=0 and every server must treat it as a connection error.
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is not allowed here")
-        # Unknown frame types are ignored (RFC 9113, 4.1).
+        else:
+            # Unknown frame types are ignored (RFC 9113, 4.1).
+            self._handler.on_overhead()
 
     def _receive_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id:
@@ -336,26 +352,30 @@ class Framer(Generic[RecordT]):
         if flags & END_HEADERS:
             self._decode_block(stream_id, payload, end_stream)
         else:
-            self._block_stream = stream_id
+            self.block_stream = stream_id
             self._block_ends_stream = end_stream
             self._block = [payload]
             self._block_length = len(payload)
+            self._handler.on_block_begun()
         if depends_on_itself:
             # After the block: an HPACK table must see all of them.
             self._handler.on_stream_fault(stream_id, ErrorCode.PROTOCOL_ERROR, "stream depends on itself")
 
     def _receive_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if not self._block_stream:
+        if not self.block_stream:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block.append(payload)
         self._block_length += len(payload)
-        if self._block_length > MAX_HEADER_BLOCK:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header block over {MAX_HEADER_BLOCK} bytes")
-        if len(self._block) > _MAX_FRAMES:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header block in over {_MAX_FRAMES} frames")
+        if self._block_length > self._max_block:
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"header block over {self._max_block} bytes (follows from option max_header_list_size)",
+            )
+        if len(self._block) > self._max_block_frames:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header block in over {self._max_block_frames} frames")
         if flags & END_HEADERS:
             block, self._block = b"".join(self._block), []
-            self._block_stream = 0
+            self.block_stream = 0
             self._decode_block(stream_id, block, self._block_ends_stream)
 
     def _decode_block(self, stream_id: int, block: bytes, end_stream: bool) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 import trio
 
 from trio_grpc._status import StatusCode
 from trio_grpc._transport import frames
+from trio_grpc._transport.budget import Budget
 from trio_grpc._transport.byte_stream import ByteStream
 from trio_grpc._transport.control_buffer import (
     ApplySettings,
@@ -72,6 +74,25 @@ _STATUS_CODES = tuple(StatusCode)
 _STRANGERS = (405, 415)
 #: Gaps in a client's stream ids that are remembered; clients leave none.
 _SKIPPED = 64
+#: Seconds for a header block to be finished, all its CONTINUATIONs: in its midst a connection can carry nothing else.
+#: As long as a live peer has to answer a keepalive PING (gRFC A8).
+_BLOCK_TIMEOUT = 20.0
+#: Seconds. A call that was reset when it was older is not premature: whoever waits before each reset is held back by
+#: the stream limit. Envoy takes 1 s; but deadlines that short are common in gRPC, and each one missed is a reset.
+_YOUNG = 0.1
+#: Premature resets that a second pays for (nghttp2), and another call that was not reset prematurely: of eleven calls
+#: ten may be, because some clients ask several servers and keep the first answer. (Envoy: one in two.)
+_RESETS_PER_SECOND = 33
+_RESETS_PER_CALL = 10
+#: Overhead frames that a second pays for, and a new call.
+_OVERHEAD_PER_SECOND = 100
+_OVERHEAD_PER_CALL = 10
+#: Bytes of DATA received that pay for an overhead frame. Of DATA sent each byte does: the peer must give it back, and
+#: each honest WINDOW_UPDATE gives back one at least.
+_BYTES_PER_OVERHEAD = 64
+#: What counts as this many overhead frames: what we answer (each answer is bounded by the throttle too), and what takes
+#: the way through h2.
+_COSTLY = 10
 
 
 class Reader:
@@ -98,6 +119,8 @@ class Reader:
         message_limit: int,
         max_header_list_size: int,
         max_frame_size: int,
+        max_premature_resets: int | None,
+        max_overhead_frames: int | None,
         peer: str,
         last_opened: Callable[[], int],
         on_stream: Callable[[Stream], None] | None,
@@ -127,6 +150,10 @@ class Reader:
         self._skipped: deque[range] = deque(maxlen=_SKIPPED)
         self._batch_bytes = 0
         self._now = 0.0
+        self._block_deadline = inf
+        self._premature = 0
+        self._resets = Budget(max_premature_resets, per_second=_RESETS_PER_SECOND, per_progress=_RESETS_PER_CALL)
+        self._overhead = Budget(max_overhead_frames, per_second=_OVERHEAD_PER_SECOND, per_progress=1)
         self.last_read: float = 0.0
         self.last_peer_stream_id: int = 0
         self.refuse_above = frames.MAX_STREAM_ID
@@ -153,9 +180,15 @@ class Reader:
         framer = self.framer
         incoming = self._incoming
         size = _FIRST_READ
+        now = trio.current_time()
+        self._resets.begin(now)
+        self._overhead.begin(now)
         while True:
             await control_buffer.throttle()
-            data = await byte_stream.receive(size)
+            if not framer.block_stream:
+                data = await byte_stream.receive(size)
+            else:
+                data = await self._receive_in_block(size)
             if not data:
                 return
             self.last_read = self._now = trio.current_time()
@@ -168,6 +201,14 @@ class Reader:
                 size = max(size >> 1, _LEAST_READ)
             elif len(data) == size and wakeups * 2 < _BATCH:
                 size = min(size << 1, _MOST_READ)
+
+    async def _receive_in_block(self, size: int) -> bytes:
+        """Read while a header block is still to be finished."""
+        with trio.CancelScope(deadline=self._block_deadline):
+            return await self._byte_stream.receive(size)
+        raise ConnectionFault(
+            ErrorCode.ENHANCE_YOUR_CALM, f"header block was not finished within {_BLOCK_TIMEOUT:g} s of its beginning"
+        )
 
     def _end_batch(self) -> None:
         """What is done once per read: connection credit, bandwidth samples, and starting the new handlers."""
@@ -200,6 +241,7 @@ class Reader:
             self._response_headers(stream, record, end_stream)
         else:
             self._check_not_idle(stream_id, "HEADERS")
+            self.on_overhead()
 
     def _open(self, stream_id: int, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
         """A request (server)."""
@@ -209,6 +251,7 @@ class Reader:
             self._reopen(stream_id)
             return
         if stream_id > self.refuse_above:
+            self.on_overhead()
             return
         if stream_id > self.last_peer_stream_id + 2:
             self._skipped.append(range(self.last_peer_stream_id + 1, stream_id))
@@ -236,6 +279,7 @@ class Reader:
         if not end_stream:
             self._table.cut_short(stream_id)
         self._control_buffer.put(RefuseStream(stream_id, fields, error_code))
+        self._take_overhead(_COSTLY)
 
     def _open_stream(self, stream_id: int, record: RequestHeaders, end_stream: bool) -> None:
         stream = Stream(
@@ -267,6 +311,7 @@ class Reader:
         """HEADERS on a stream that has left the table, or never was in it (server)."""
         if self._table.was_cut_short(stream_id):
             # Trailers that crossed our answer.
+            self.on_overhead()
             return
         if any(stream_id in skipped for skipped in self._skipped):
             raise ConnectionFault(
@@ -287,6 +332,7 @@ class Reader:
     def _response_headers(self, stream: Stream, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
         """Response headers or trailers (client)."""
         if stream.remote_closed:
+            self.on_overhead()
             return
         if isinstance(record, HeaderListTooLarge):
             self._fail(
@@ -333,6 +379,7 @@ class Reader:
                     ErrorCode.PROTOCOL_ERROR,
                     end_stream,
                 )
+            self.on_overhead()
             return
         if stream.head_record is not None:
             self._fail(stream, StatusCode.INTERNAL, "second response headers", ErrorCode.PROTOCOL_ERROR, end_stream)
@@ -364,13 +411,16 @@ class Reader:
                 and not self._table.was_cut_short(stream_id)
             ):
                 self.on_stream_fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a closed stream")
+            self.on_overhead()
             return
         if stream.reset_code is not None:
+            self.on_overhead()
             return
         if stream.remote_closed:
             self.on_stream_fault(stream_id, ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
             return
         if stream.cancelled is not None:
+            self.on_overhead()
             return
         if self._side is Side.CLIENT and (stream.head_record is None or stream.trailers_record is not None):
             if start != stop or stream.trailers_record is None:
@@ -385,6 +435,8 @@ class Reader:
             if not has_credit:
                 self.on_stream_fault(stream_id, ErrorCode.FLOW_CONTROL_ERROR, "DATA beyond the stream window")
                 return
+        elif not end_stream:
+            self.on_overhead()
         if end_stream:
             if self._side is Side.SERVER:
                 self._end_request(stream)
@@ -469,13 +521,17 @@ class Reader:
         stream = self._streams.get(stream_id)
         if stream is None:
             self._check_not_idle(stream_id, "RST_STREAM")
+            self.on_overhead()
             return
         # The peer has forgotten the stream: a reset of ours that is still queued has no reader.
         if stream.reset_is_response and not stream.reset_written:
             self._control_buffer.responses_written(1)
         stream.reset_written = True
         if self._side is Side.SERVER:
+            answered = stream.responded or stream.end_stream
             stream.abandon(f"reset by peer with {error_name(error_code)}")
+            if not answered and self._now - stream.request_time < _YOUNG:
+                self._reset_prematurely(stream)
         else:
             stream.close_remote()
             if not stream.local_closed:
@@ -494,10 +550,13 @@ class Reader:
         _logger.debug("%s: stream %d: %s", self._peer, stream_id, reason)
         if stream is None:
             self._control_buffer.put(RefuseStream(stream_id, None, error_code))
+            self._take_overhead(_COSTLY)
             return
         stream.reset(error_code, is_response=True)
         if self._side is Side.SERVER:
             stream.abandon(reason)
+            # A peer that makes us reset its streams has them reset as cheaply (CVE-2025-8671).
+            self._reset_prematurely(stream)
         else:
             stream.end(Outcome(StatusCode.INTERNAL, reason))
 
@@ -511,9 +570,45 @@ class Reader:
         if idle:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{what} on idle stream {stream_id}")
 
+    # -- budgets
+
+    def _reset_prematurely(self, stream: Stream) -> None:
+        """A call ended for nothing (server): it cost the client two small frames and us the start of a handler."""
+        if self._new_streams and stream in self._new_streams:
+            # It was to be started after this read.
+            self._new_streams.remove(stream)
+        self._premature += 1
+        self._resets.left -= 1
+        if self._resets.left < 0 and not self._resets.refill(self._now, self._table.opened - self._premature):
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                "too many calls were reset before they were answered (option max_premature_resets)",
+            )
+
+    def on_overhead(self) -> None:
+        self._take_overhead(1)
+
+    def _take_overhead(self, cost: int) -> None:
+        """A frame that carries nothing. Rare among those that do; without those, a flood (RFC 9113, 10.5)."""
+        self._overhead.left -= cost
+        if self._overhead.left < 0:
+            progress = (
+                self._table.opened * _OVERHEAD_PER_CALL
+                + self._incoming.returned // _BYTES_PER_OVERHEAD
+                + self._outgoing.spent
+            )
+            if not self._overhead.refill(self._now, progress):
+                raise ConnectionFault(
+                    ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry nothing (option max_overhead_frames)"
+                )
+
     # -- the connection
 
+    def on_block_begun(self) -> None:
+        self._block_deadline = self._now + _BLOCK_TIMEOUT
+
     def on_window_update(self, stream_id: int, increment: int) -> None:
+        self._take_overhead(1)
         if not stream_id:
             windows = self._outgoing
             windows.connection += increment
@@ -536,11 +631,13 @@ class Reader:
             stream.announce()
 
     def on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:
+        self._take_overhead(_COSTLY)
         self._on_goaway(last_stream_id, error_code, debug_data)
 
     def on_settings(
         self, settings: ApplySettings, max_concurrent_streams: int | None, max_header_list_size: int | None
     ) -> None:
+        self._take_overhead(_COSTLY)
         if max_header_list_size is not None:
             self._table.peer_header_list_limit = max_header_list_size
         if settings.initial_window_size is not None:
@@ -558,15 +655,18 @@ class Reader:
         self._on_settings()
 
     def on_settings_acknowledged(self) -> None:
+        self._take_overhead(_COSTLY)
         # From now on the peer counts by our window, not by RFC 9113's.
         self._incoming.tolerance = 0
 
     def on_ping(self, reply: bytes) -> None:
+        self._take_overhead(_COSTLY)
         self._control_buffer.put(RawFrame(reply, is_response=True))
         if self._on_ping is not None:
             self._on_ping(self._now)
 
     def on_ping_acknowledged(self, payload: bytes) -> None:
+        self._take_overhead(_COSTLY)
         if payload != BANDWIDTH_PING:
             self._on_pong(payload)
             return
