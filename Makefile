@@ -13,7 +13,7 @@ TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-lowest check lint typecheck format coverage interop interop-proxies h2spec bench bench-env docs protos lock changelog clean
+.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies h2spec bench bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo: env  ## run the examples: clients and servers as separate processes
 
 test: env  ## run all tests (ARGS="-k name" narrows them)
 	$(BIN)/python -m pytest $(ARGS)
+
+test-interceptors: env  ## tests of behaviour again, with interceptors around every call that none of them may notice
+	$(BIN)/python -m pytest --interceptors tests/behaviour tests/property $(ARGS)
 
 check: lint typecheck  ## everything that reads the code without running it
 

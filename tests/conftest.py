@@ -26,6 +26,7 @@ import hypothesis
 import pytest
 import trio
 
+from tests.support.interceptors import install as install_interceptors
 from tests.support.stacks import describe_tasks
 from trio_grpc._channel import Channel
 from trio_grpc._handler_pool import HandlerPool
@@ -44,6 +45,14 @@ WATCHDOG_SECONDS = 60.0
 GRACE_SECONDS = 5.0
 
 _real_stderr: int | None = None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--interceptors",
+        action="store_true",
+        help="two interceptors that change nothing around every call, on both sides: no test may notice them",
+    )
 
 
 def pytest_configure() -> None:
@@ -112,6 +121,13 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the proxies of this machine out: what a test connects to is its own."""
     for name in ("grpc_proxy", "https_proxy", "http_proxy", "no_grpc_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def interceptors(request: pytest.FixtureRequest) -> None:
+    """Install what ``--interceptors`` asks for."""
+    if request.config.getoption("--interceptors"):
+        install_interceptors(request.getfixturevalue("monkeypatch"))
 
 
 @pytest.fixture(autouse=True)

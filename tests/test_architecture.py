@@ -53,6 +53,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_transport",
         # one message as bytes, for either side of an RPC
         "_message_coding",
+        # around one RPC, on either side
+        "_interceptors",
         # which connection a call goes to
         "_balancing",
         "_balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
@@ -64,9 +66,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing.balancer",
         "_channel",
         # one RPC, from either side: a client's calls know their channel, a server knows its handlers
-        "_call _interceptors",
+        "_call",
+        "_intercepted_call",
         "_stub _handler_pool",
         "_servicer",
+        "_intercepted_handler",
         "_server",
         # the standard services
         "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue",

@@ -25,6 +25,9 @@ from trio_grpc._codec import ProtobufCodec as ProtobufCodec
 from trio_grpc._compression import Compression as Compression
 from trio_grpc._compression import Compressor as Compressor
 from trio_grpc._compression import register_compressor as register_compressor
+from trio_grpc._interceptors import ClientInterceptor as ClientInterceptor
+from trio_grpc._interceptors import InterceptedCall as InterceptedCall
+from trio_grpc._interceptors import Proceed as Proceed
 from trio_grpc._metadata import Metadata as Metadata
 from trio_grpc._metadata import MetadataError as MetadataError
 from trio_grpc._metadata import MetadataLike as MetadataLike
@@ -39,6 +42,7 @@ from trio_grpc._server import Server as Server
 from trio_grpc._server import ServerStatistics as ServerStatistics
 from trio_grpc._server import serve as serve
 from trio_grpc._servicer import RequestStream as RequestStream
+from trio_grpc._servicer import ServerInterceptor as ServerInterceptor
 from trio_grpc._servicer import Servicer as Servicer
 from trio_grpc._servicer import ServicerContext as ServicerContext
 from trio_grpc._signals import drain_on_signal as drain_on_signal
@@ -54,11 +58,13 @@ __all__ = (
     "Cardinality",
     "Channel",
     "ChannelStatistics",
+    "ClientInterceptor",
     "Codec",
     "Compression",
     "Compressor",
     "ConnectivityState",
     "Endpoint",
+    "InterceptedCall",
     "Keepalive",
     "KeepaliveEnforcement",
     "Limits",
@@ -70,6 +76,7 @@ __all__ = (
     "Method",
     "PickFirst",
     "PolicyContext",
+    "Proceed",
     "ProtobufCodec",
     "RequestStream",
     "Resolution",
@@ -78,6 +85,7 @@ __all__ = (
     "RoundRobin",
     "RpcError",
     "Server",
+    "ServerInterceptor",
     "ServerKeepalive",
     "ServerStatistics",
     "Servicer",

@@ -7,8 +7,8 @@ of the call runs as a service of the channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from math import inf, isnan
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -21,8 +21,9 @@ from trio_grpc._codec import decode_status_details
 from trio_grpc._compression import Compression, compression_name
 from trio_grpc._deadline import rpc_deadline
 from trio_grpc._message_coding import MessageCoder
-from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata
+from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata, readable_metadata
 from trio_grpc._method import Method
+from trio_grpc._options import check_timeout
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.connection import Connection, ConnectionLost
 from trio_grpc._transport.frames import ErrorCode
@@ -79,21 +80,6 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         return self.default_encoding if compression is None else compression_name(compression)
 
 
-def check_timeout(timeout: float) -> float:
-    """Return a timeout that is a number.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: it is NaN.
-    """
-    try:
-        if isnan(timeout):
-            raise ValueError("timeout must be a number of seconds, not NaN")
-    except TypeError:
-        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}") from None
-    return timeout
-
-
 def call_error(code: StatusCode, message: str) -> RpcError:
     """Return an error that a call of ours ends with; see `RpcError.received` for what it means to a handler."""
     error = RpcError(code, message)
@@ -116,20 +102,12 @@ def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> Ba
         code,
         message,
         details=decode_status_details(outcome.details) if outcome.details else (),
-        initial_metadata=_metadata(head.fields) if head is not None and head.grpc_status is None else None,
-        trailing_metadata=_metadata(outcome.fields),
+        initial_metadata=readable_metadata(head.fields) if head is not None and head.grpc_status is None else None,
+        trailing_metadata=readable_metadata(outcome.fields),
     )
     error.__cause__ = outcome.cause
     error.received = True
     return error
-
-
-def _metadata(fields: tuple[Field, ...]) -> Metadata:
-    try:
-        return Metadata.from_wire(fields)
-    except ValueError:
-        # Bad base64 in one field must not hide the status that it explains: keep what is readable.
-        return Metadata.from_wire(field for field in fields if not field[0].endswith(b"-bin"))
 
 
 async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> Connection:
@@ -206,7 +184,7 @@ class Call(Generic[RequestT, ResponseT]):
         self._first = first
         self._encoding = encoding
         self._timeout = None if timeout is None else check_timeout(timeout)
-        self._literals = encode_metadata(metadata)
+        self._literals: Sequence[Field] = encode_metadata(metadata)
         self._wait_for_ready = wait_for_ready
         self._stream: Stream | None = None
         self._timer: trio.CancelScope | None = None
@@ -304,7 +282,7 @@ class Call(Generic[RequestT, ResponseT]):
         stream = self._stream
         if stream is None or stream.outcome is None:
             return Metadata()
-        return _metadata(stream.outcome.fields)
+        return readable_metadata(stream.outcome.fields)
 
     async def wait_initial_metadata(self) -> Metadata:
         """Wait for the server's response headers and return its initial metadata (empty for Trailers-Only).
@@ -321,7 +299,7 @@ class Call(Generic[RequestT, ResponseT]):
             raise outcome_error(stream.outcome, stream, self._deadline)
         if head.grpc_status is not None:
             return Metadata()
-        return _metadata(head.fields)
+        return readable_metadata(head.fields)
 
     def __repr__(self) -> str:
         status = "open" if self.status is None else self.status.name

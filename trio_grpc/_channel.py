@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from math import inf, isnan
 from types import TracebackType
@@ -29,6 +29,7 @@ from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
+from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._options import Keepalive, Limits
 from trio_grpc._transport.byte_stream import wrap
@@ -105,6 +106,7 @@ class Channel:
         load_balancing: LoadBalancing,
         resolvers: Mapping[str, Resolver] | None,
         idle_timeout: float | None,
+        interceptors: Iterable[ClientInterceptor],
     ) -> None:
         if keepalive is not None and not isinstance(keepalive, Keepalive):
             raise TypeError(f"keepalive must be Keepalive or None, not {type(keepalive).__name__}")
@@ -123,6 +125,7 @@ class Channel:
         #: The wire name of ``compression=``, for the rooms above.
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
+        self._interceptors = check_interceptors(interceptors)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._balancer = Balancer(
             name,
@@ -371,6 +374,7 @@ def open_channel(
     load_balancing: LoadBalancing = "pick_first",
     resolvers: Mapping[str, Resolver] | None = None,
     idle_timeout: float | None = _IDLE_TIMEOUT,
+    interceptors: Iterable[ClientInterceptor] = (),
 ) -> Channel:
     """Open a channel for the length of an ``async with`` block.
 
@@ -401,6 +405,7 @@ def open_channel(
         resolvers: resolvers by the scheme of the targets that they resolve; they go before the built-in ones.
         idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
             least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
+        interceptors: run around every call, the first of them outermost.
 
     Returns:
         A `Channel`, to be entered with ``async with``.
@@ -424,6 +429,7 @@ def open_channel(
         load_balancing=load_balancing,
         resolvers=resolvers,
         idle_timeout=idle_timeout,
+        interceptors=interceptors,
     )
 
 

@@ -19,6 +19,8 @@ from trio_grpc._transport.stream import Stream
 SentT = TypeVar("SentT")
 ReceivedT = TypeVar("ReceivedT")
 
+MappingCoderT = TypeVar("MappingCoderT", bound="MappingCoder[Any, Any]")
+
 #: Makes the errors of one side: a client's are marked as received, see `RpcError.received`.
 ErrorMaker = Callable[[StatusCode, str], RpcError]
 
@@ -108,6 +110,47 @@ class MessageCoder(Generic[SentT, ReceivedT]):
                 StatusCode.INTERNAL,
                 f"failed to parse the {self._received_word} as {self._received_type.__name__}: {error}",
             ) from error
+
+
+class MappingCoder(MessageCoder[SentT, ReceivedT]):
+    """A coder with functions between the application and the codec, for one call.
+
+    A mixin, in front of the class that it is `copied` from.
+
+    Attributes:
+        sent_maps: called in this order with each message to send.
+        received_maps: called in this order with each message received.
+    """
+
+    sent_maps: tuple[Callable[[Any], Any], ...]
+    received_maps: tuple[Callable[[Any], Any], ...]
+
+    @classmethod
+    def copied(  # noqa: PYI019 # typing.Self is 3.11's
+        cls: type[MappingCoderT],
+        coder: MessageCoder[Any, Any],
+        sent_maps: tuple[Callable[[Any], Any], ...],
+        received_maps: tuple[Callable[[Any], Any], ...],
+    ) -> MappingCoderT:
+        """Return a coder that is like another one but for these functions."""
+        copy = cls.__new__(cls)
+        for kind in type(coder).__mro__:
+            for name in getattr(kind, "__slots__", ()):
+                setattr(copy, name, getattr(coder, name))
+        copy.sent_maps = sent_maps
+        copy.received_maps = received_maps
+        return copy
+
+    def serialize(self, message: SentT, encoding: str) -> tuple[bytes, bool]:
+        for function in self.sent_maps:
+            message = function(message)
+        return super().serialize(message, encoding)
+
+    def parse(self, message: Message, stream: Stream) -> ReceivedT:
+        received = super().parse(message, stream)
+        for function in self.received_maps:
+            received = function(received)
+        return received
 
 
 def bytes_decoder(codec: Codec, message_type: type[Any]) -> Callable[[Any], Any]:

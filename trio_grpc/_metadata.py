@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
-__all__ = ["Metadata", "MetadataError", "MetadataLike", "MetadataValue", "encode_metadata"]
+__all__ = ["Metadata", "MetadataError", "MetadataLike", "MetadataValue", "encode_metadata", "readable_metadata"]
 
 DefaultT = TypeVar("DefaultT")
 
@@ -217,6 +217,18 @@ class Metadata:
 
     def __repr__(self) -> str:
         return f"Metadata({self._pairs!r})"
+
+
+def readable_metadata(fields: Iterable[tuple[bytes, bytes]], /) -> Metadata:
+    """Return what can be read of the header fields of a peer.
+
+    Bad base64 in one field must not hide a status from the application, nor what explains it.
+    """
+    fields = tuple(fields)
+    try:
+        return Metadata.from_wire(fields)
+    except MetadataError:
+        return Metadata.from_wire(field for field in fields if not field[0].endswith(b"-bin"))
 
 
 def encode_metadata(metadata: MetadataLike | None, /) -> list[tuple[bytes, bytes]]:

@@ -1,9 +1,9 @@
-"""Options that come in groups, as frozen records. A wrong value fails at once and names the option."""
+"""Options: those that come in groups, as frozen records. A wrong value fails at once and names the option."""
 
 from __future__ import annotations
 
 import logging
-from math import inf
+from math import inf, isnan
 from typing import Any, TypeVar
 
 import attrs
@@ -36,6 +36,21 @@ def _between(low: int, high: int) -> Any:
 
 def _optional_between(low: int, high: int) -> Any:
     return attrs.validators.optional(_between(low, high))
+
+
+def check_timeout(timeout: float) -> float:
+    """Return a timeout that is a number.
+
+    Raises:
+        TypeError: it is something else.
+        ValueError: it is NaN.
+    """
+    try:
+        if isnan(timeout):
+            raise ValueError("timeout must be a number of seconds, not NaN")
+    except TypeError:
+        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}") from None
+    return timeout
 
 
 @attrs.frozen(kw_only=True)

@@ -14,7 +14,7 @@ from trio.lowlevel import checkpoint
 from trio_grpc._codec import Codec
 from trio_grpc._options import KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Address, Server, serve
-from trio_grpc._servicer import Servicer
+from trio_grpc._servicer import ServerInterceptor, Servicer
 from trio_grpc._signals import DEFAULT_GRACE, check_grace, drain_on_signal
 from trio_grpc._transport.service_nursery import ServiceNursery
 
@@ -33,6 +33,7 @@ def run(
     keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
     codec: Codec | None = None,
+    interceptors: Iterable[ServerInterceptor] = (),
     handshake_timeout: float = 120.0,
 ) -> None:
     """Serve until SIGINT (Ctrl-C) or SIGTERM: a whole program in one call, without a trio of your own around it.
@@ -54,6 +55,7 @@ def run(
         keepalive: as for `serve`.
         keepalive_enforcement: as for `serve`.
         codec: as for `serve`.
+        interceptors: as for `serve`.
         handshake_timeout: as for `serve`.
 
     Raises:
@@ -86,6 +88,7 @@ def run(
                 keepalive=keepalive,
                 keepalive_enforcement=keepalive_enforcement,
                 codec=codec,
+                interceptors=interceptors,
                 handshake_timeout=handshake_timeout,
                 task_status=_WhenStarted[Server](lambda server: services.start_soon(watch, server)),
             )

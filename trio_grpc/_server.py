@@ -19,8 +19,10 @@ from trio_grpc._balancing.target import UnixTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
 from trio_grpc._compression import accept_encoding, get_compressor
 from trio_grpc._handler_pool import HandlerPool
+from trio_grpc._intercepted_handler import InterceptedHandler
+from trio_grpc._interceptors import check_interceptors
 from trio_grpc._options import KeepaliveEnforcement, Limits, ServerKeepalive, option_or_default
-from trio_grpc._servicer import MethodHandler, Servicer, find_handlers
+from trio_grpc._servicer import MethodHandler, ServerInterceptor, Servicer, find_handlers
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
@@ -303,6 +305,7 @@ async def serve(
     keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
     codec: Codec | None = None,
+    interceptors: Iterable[ServerInterceptor] = (),
     handshake_timeout: float = 120.0,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -319,6 +322,7 @@ async def serve(
         keepalive: when to ask whether a quiet client is still there; default `ServerKeepalive`.
         keepalive_enforcement: how often clients may ask whether the server is; default `KeepaliveEnforcement`.
         codec: turns messages into bytes; default protobuf.
+        interceptors: run around every RPC, the first of them outermost.
         handshake_timeout: seconds for TLS, and for the client's first SETTINGS frame (120, as grpc-go).
         task_status: for `trio.Nursery.start`; the started value is the running `Server`.
 
@@ -331,7 +335,10 @@ async def serve(
     servicers = tuple(servicers)
     keepalive = option_or_default("keepalive", keepalive, ServerKeepalive)
     keepalive_enforcement = option_or_default("keepalive_enforcement", keepalive_enforcement, KeepaliveEnforcement)
-    handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits)
+    around = check_interceptors(interceptors)
+    # Chosen once, so that RPCs of a server without interceptors know nothing of any.
+    make_handler = partial(InterceptedHandler, around) if around else MethodHandler
+    handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits, make_handler)
     if ssl_context is not None:
         offer_h2(ssl_context)
     listeners: list[Listener] = []

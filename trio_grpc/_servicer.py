@@ -6,7 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
 from math import inf
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar, final
+from types import SimpleNamespace
+from typing import Any, ClassVar, Generic, NoReturn, TypeAlias, TypeVar, final
 
 import trio
 from trio.lowlevel import checkpoint
@@ -14,6 +15,7 @@ from trio.lowlevel import checkpoint
 from trio_grpc._codec import Codec, encode_status_details
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._deadline import rpc_deadline
+from trio_grpc._interceptors import Proceed
 from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataError, MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
@@ -114,7 +116,7 @@ class _Aborted(RpcError):
 
 @final
 class ServicerContext(Generic[ResponseT_contra]):
-    """What a handler is given about its RPC, and its way to answer. A program may put attributes of its own on it.
+    """What interceptors and the handler are given about their RPC, and their way to answer.
 
     Attributes:
         deadline: absolute trio time at which the RPC ends, `math.inf` without one. The handler's scope has it too.
@@ -131,6 +133,12 @@ class ServicerContext(Generic[ResponseT_contra]):
         "_trailing_metadata",
         "deadline",
     )
+
+    # Only where there are interceptors are these set, in the instance's dictionary.
+    _handled: bool = True
+    _ended: StatusCode | None = None
+    _request_maps: tuple[Callable[[Any], Any], ...] = ()
+    _response_maps: tuple[Callable[[Any], Any], ...] = ()
 
     def __init__(self, handler: Any, stream: Any, deadline: float) -> None:
         self._handler: MethodHandler = handler
@@ -179,6 +187,53 @@ class ServicerContext(Generic[ResponseT_contra]):
     def request_compressed(self) -> bool:
         """Whether the request that was received last came compressed."""
         return self._stream.message_compressed
+
+    @property
+    def state(self) -> SimpleNamespace:
+        """Takes values of the application's own, as attributes: what interceptors have to tell the handler, say."""
+        values = self.__dict__
+        state: SimpleNamespace | None = values.get("_state")
+        if state is None:
+            state = values["_state"] = SimpleNamespace()
+        return state
+
+    @property
+    def status(self) -> StatusCode | None:
+        """What the RPC ended with as far as an interceptor can tell, None before its ``proceed`` is over.
+
+        Interceptors further out may still turn it into something else. An RPC whose client has gone has CANCELLED.
+        """
+        if self._status is not None:
+            return self._status.code
+        return self._ended
+
+    def map_requests(self, function: Callable[[Any], Any], /) -> None:
+        """Have a function called with each request that arrives; what it returns is what the handler gets.
+
+        For interceptors, before ``proceed``. Functions of outer interceptors come first. What they raise is the
+        handler's exception where it receives, and that of the RPC where the method takes one request.
+
+        Raises:
+            RuntimeError: called by a handler.
+        """
+        self._check_mappable()
+        self._request_maps = (*self._request_maps, function)
+
+    def map_responses(self, function: Callable[[Any], Any], /) -> None:
+        """Have a function called with each response before it is sent; what it returns is sent.
+
+        For interceptors, before ``proceed``. Functions of inner interceptors come first. What they raise is the
+        exception of the handler's `send`, or that of the RPC where the handler returns its reply.
+
+        Raises:
+            RuntimeError: called by a handler.
+        """
+        self._check_mappable()
+        self._response_maps = (function, *self._response_maps)
+
+    def _check_mappable(self) -> None:
+        if self._handled:
+            raise RuntimeError("messages can be mapped by interceptors only, before they await proceed()")
 
     def time_remaining(self) -> float:
         """Return the seconds until the deadline, `math.inf` without one."""
@@ -296,6 +351,9 @@ class ServicerContext(Generic[ResponseT_contra]):
 
 Handler = Callable[[Any, ServicerContext[Any]], Any]
 
+#: The type of a server's interceptor.
+ServerInterceptor: TypeAlias = Callable[[ServicerContext[Any], Proceed], Awaitable[None]]
+
 
 class MethodHandler(MessageCoder[Any, Any]):
     """One method of one servicer, ready to run RPCs.
@@ -323,12 +381,16 @@ class MethodHandler(MessageCoder[Any, Any]):
         )
         self.method = method
         self._function = function
-        self._call = {
+        self._call = self._choose_call()
+
+    def _choose_call(self) -> Callable[[Stream, ServicerContext[Any]], Awaitable[None]]:
+        """Return what runs RPCs of this kind."""
+        return {
             Cardinality.UNARY_UNARY: self._unary_unary,
             Cardinality.UNARY_STREAM: self._unary_stream,
             Cardinality.STREAM_UNARY: self._stream_unary,
             Cardinality.STREAM_STREAM: self._stream_stream,
-        }[method.cardinality]
+        }[self.method.cardinality]
 
     # -- one RPC
 
@@ -394,10 +456,24 @@ class MethodHandler(MessageCoder[Any, Any]):
         else:
             context._finish(RpcError(StatusCode.UNAVAILABLE, "server is shutting down"))
 
+    def _status_code(self, stream: Stream, context: ServicerContext[Any], error: BaseException) -> StatusCode:
+        """Return the code that an exception, where it gets out, gives the RPC."""
+        if isinstance(error, trio.Cancelled):
+            if stream.cancelled is not None:
+                return StatusCode.CANCELLED
+            expired = trio.current_time() >= context.deadline
+            return StatusCode.DEADLINE_EXCEEDED if expired else StatusCode.UNAVAILABLE
+        status = self._chosen_status(context, error)
+        return StatusCode.UNKNOWN if status is None else status.code
+
+    def _chosen_status(self, context: ServicerContext[Any], error: BaseException) -> RpcError | None:
+        """Return the status that the handler has chosen, None where it has failed without."""
+        if context._status is None and isinstance(error, RpcError) and not error.received:
+            return error
+        return context._status
+
     def _fail(self, stream: Stream, context: ServicerContext[Any], error: Exception) -> None:
-        status = context._status
-        if status is None and isinstance(error, RpcError) and not error.received:
-            status = error
+        status = self._chosen_status(context, error)
         if status is None:
             self._log(stream, error)
             status = RpcError(StatusCode.UNKNOWN, _UNEXPECTED)
@@ -486,7 +562,12 @@ async def _drive(generator: Any, context: ServicerContext[Any]) -> None:
         await generator.aclose()
 
 
-def find_handlers(servicers: Iterable[Servicer], codec: Codec, limits: Limits) -> dict[str, MethodHandler]:
+def find_handlers(
+    servicers: Iterable[Servicer],
+    codec: Codec,
+    limits: Limits,
+    make_handler: Callable[[Method[Any, Any], Handler, Codec, Limits], MethodHandler] = MethodHandler,
+) -> dict[str, MethodHandler]:
     """Return the handlers of all methods by their paths.
 
     Raises:
@@ -504,5 +585,5 @@ def find_handlers(servicers: Iterable[Servicer], codec: Codec, limits: Limits) -
                 raise TypeError(f"{type(servicer).__name__}.{name} is not callable")
             if method.path in handlers:
                 raise ValueError(f"{method.path} is implemented by more than one servicer")
-            handlers[method.path] = MethodHandler(method, function, codec, limits)
+            handlers[method.path] = make_handler(method, function, codec, limits)
     return handlers

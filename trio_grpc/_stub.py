@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -16,7 +16,6 @@ from trio_grpc._call import (
     UnaryUnaryCall,
     acquire_connection,
     call_error,
-    check_timeout,
     may_retry,
     outcome_error,
     reply_of,
@@ -24,14 +23,24 @@ from trio_grpc._call import (
 )
 from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression
+from trio_grpc._intercepted_call import (
+    InterceptedStreamStreamCall,
+    InterceptedStreamUnaryCall,
+    InterceptedUnaryStreamCall,
+    InterceptedUnaryUnaryCall,
+    factory_for,
+)
+from trio_grpc._interceptors import End, InterceptedCall, intercept
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
-from trio_grpc._status import StatusCode
+from trio_grpc._options import check_timeout
+from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Stream
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+MethodT = TypeVar("MethodT", bound="_Method[Any, Any]")
 
 _NO_FIELDS: tuple[Field, ...] = ()
 
@@ -44,6 +53,10 @@ class _Method(Generic[RequestT, ResponseT]):
     """
 
     __slots__ = ("_factory", "method")
+
+    def __new__(cls: type[MethodT], channel: Channel, _: Method[Any, Any], /) -> MethodT:  # noqa: PYI019 # Self is 3.11's
+        # Chosen once, so that calls of a channel without interceptors know nothing of any.
+        return object.__new__(_INTERCEPTED.get(cls, cls) if channel._interceptors else cls)
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
         """Bind a method to a channel.
@@ -310,3 +323,156 @@ class StreamStreamMethod(_Method[RequestT, ResponseT]):
         return StreamStreamCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)
 
     open = __call__
+
+
+# -- the same for channels with interceptors
+
+
+async def _run_awaited(factory: CallFactory[Any, ResponseT], call: InterceptedCall, end: End) -> ResponseT:
+    """Run an awaited call through the interceptors of its channel."""
+    try:
+        await intercept(call, factory.channel._interceptors, end)
+    except RpcError as error:
+        # See `RpcError.received`: for a handler this is the error of a call that it made.
+        error.received = True
+        raise
+    reply: ResponseT = call.reply
+    return reply
+
+
+class _InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        request: RequestT,
+        /,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> ResponseT:
+        call = InterceptedCall(
+            self.method,
+            awaited=True,
+            request=request,
+            timeout=None if timeout is None else check_timeout(timeout),
+            fields=encode_metadata(metadata) if metadata is not None else _NO_FIELDS,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
+        return await _run_awaited(self._factory, call, self._attempt)
+
+    async def _attempt(self, call: InterceptedCall) -> None:
+        """Make the call itself."""
+        factory = factory_for(self._factory, call)
+        encoding = factory.choose_encoding(call.compression)
+        data, compressed = factory.serialize(call.request, encoding)
+        fields = call._wire_metadata()
+        if call._deadline == inf:
+            stream = await self._run(data, compressed, encoding, fields, call.wait_for_ready)
+        else:
+            with trio.CancelScope(deadline=call._deadline) as scope:
+                stream = await self._run(data, compressed, encoding, fields, call.wait_for_ready)
+            if scope.cancelled_caught:
+                raise call_error(StatusCode.DEADLINE_EXCEEDED, f"deadline of {call._seconds:g} s exceeded")
+        call._origin = stream
+        call.reply = reply_of(factory, stream)
+
+    def open(self, request: RequestT, /, **options: Any) -> UnaryUnaryCall[RequestT, ResponseT]:
+        call = super().open(request, **options)
+        return InterceptedUnaryUnaryCall(call, options.get("compression"), request)
+
+
+class _InterceptedUnaryStreamMethod(UnaryStreamMethod[RequestT, ResponseT]):
+    __slots__ = ()
+
+    def __call__(self, request: RequestT, /, **options: Any) -> UnaryStreamCall[RequestT, ResponseT]:
+        call = super().__call__(request, **options)
+        return InterceptedUnaryStreamCall(call, options.get("compression"), request)
+
+    open = __call__
+
+
+class _InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
+    __slots__ = ()
+
+    async def __call__(
+        self,
+        requests: Iterable[RequestT] | AsyncIterable[RequestT],
+        /,
+        *,
+        timeout: float | None = None,
+        metadata: MetadataLike | None = None,
+        wait_for_ready: bool | None = None,
+        compression: Compression | str | None = None,
+    ) -> ResponseT:
+        async def attempt(call: InterceptedCall) -> None:
+            sender = _Sender.of(factory_for(self._factory, call))
+            try:
+                call.reply = await sender(
+                    requests,
+                    timeout=call.timeout,
+                    metadata=call.metadata,
+                    wait_for_ready=call.wait_for_ready,
+                    compression=call.compression,
+                )
+            finally:
+                call._origin = sender.stream
+
+        call = InterceptedCall(
+            self.method,
+            awaited=True,
+            request=None,
+            timeout=None if timeout is None else check_timeout(timeout),
+            fields=encode_metadata(metadata),
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
+        return await _run_awaited(self._factory, call, attempt)
+
+    def open(self, **options: Any) -> StreamUnaryCall[RequestT, ResponseT]:
+        return InterceptedStreamUnaryCall(super().open(**options), options.get("compression"), None)
+
+
+class _Sender(StreamUnaryMethod[RequestT, ResponseT]):
+    """Makes one plain call, and remembers it."""
+
+    __slots__ = ("_opened",)
+
+    _opened: StreamUnaryCall[RequestT, ResponseT] | None
+
+    @classmethod
+    def of(cls, factory: CallFactory[RequestT, ResponseT]) -> _Sender[RequestT, ResponseT]:
+        sender = object.__new__(cls)
+        sender._factory = factory
+        sender.method = factory.method
+        sender._opened = None
+        return sender
+
+    def open(self, **options: Any) -> StreamUnaryCall[RequestT, ResponseT]:
+        self._opened = super().open(**options)
+        return self._opened
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream of the call, None before there is one."""
+        return None if self._opened is None else self._opened._stream
+
+
+class _InterceptedStreamStreamMethod(StreamStreamMethod[RequestT, ResponseT]):
+    __slots__ = ()
+
+    def __call__(self, **options: Any) -> StreamStreamCall[RequestT, ResponseT]:
+        return InterceptedStreamStreamCall(super().__call__(**options), options.get("compression"), None)
+
+    open = __call__
+
+
+_INTERCEPTED: Mapping[type[Any], type[Any]] = {
+    UnaryUnaryMethod: _InterceptedUnaryUnaryMethod,
+    UnaryStreamMethod: _InterceptedUnaryStreamMethod,
+    StreamUnaryMethod: _InterceptedStreamUnaryMethod,
+    StreamStreamMethod: _InterceptedStreamStreamMethod,
+}

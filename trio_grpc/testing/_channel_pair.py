@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from math import inf
 from types import TracebackType
 from typing import Any
@@ -12,9 +13,10 @@ import trio
 
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
+from trio_grpc._interceptors import ClientInterceptor
 from trio_grpc._options import Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Server, serve
-from trio_grpc._servicer import Servicer
+from trio_grpc._servicer import ServerInterceptor, Servicer
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc.testing._memory_listener import MemoryListener
 
@@ -36,6 +38,8 @@ class ChannelPair:
         server_ssl_context: ssl.SSLContext | None,
         ssl_context: ssl.SSLContext | None,
         server_hostname: str | None,
+        interceptors: Iterable[ClientInterceptor],
+        server_interceptors: Iterable[ServerInterceptor],
     ) -> None:
         # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for. So is the
         # server's keepalive, a test that hangs must not spin it, and the timer of idle channels.
@@ -49,6 +53,7 @@ class ChannelPair:
             "keepalive_enforcement": keepalive_enforcement,
             "codec": codec,
             "ssl_context": server_ssl_context,
+            "interceptors": server_interceptors,
         }
         self._services = ServiceNursery(self._farewell, 2.0)
         self._channel = open_channel(
@@ -59,6 +64,7 @@ class ChannelPair:
             ssl_context=ssl_context,
             server_hostname=server_hostname,
             idle_timeout=None,
+            interceptors=interceptors,
         )
         self._scope = trio.CancelScope()
         self._started = _Started()
@@ -129,6 +135,8 @@ def open_channel_pair(
     server_ssl_context: ssl.SSLContext | None = None,
     ssl_context: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
+    interceptors: Iterable[ClientInterceptor] = (),
+    server_interceptors: Iterable[ServerInterceptor] = (),
 ) -> ChannelPair:
     """Join a real client and a real server in memory, for the length of an ``async with`` block.
 
@@ -154,12 +162,14 @@ def open_channel_pair(
         server_ssl_context: TLS at the server.
         ssl_context: TLS at the client.
         server_hostname: the name that the server's certificate must carry.
+        interceptors: of the channel.
+        server_interceptors: of the server.
 
     Returns:
         An async context manager that gives the `Channel` and the `Server`.
 
     Raises:
-        TypeError: an object is no servicer.
+        TypeError: an object is no servicer, or an interceptor is not callable.
         ValueError: two servicers implement the same method.
     """
     return ChannelPair(
@@ -174,4 +184,6 @@ def open_channel_pair(
         server_ssl_context=server_ssl_context,
         ssl_context=ssl_context,
         server_hostname=server_hostname,
+        interceptors=interceptors,
+        server_interceptors=server_interceptors,
     )

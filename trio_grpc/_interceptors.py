@@ -1,0 +1,303 @@
+"""Interceptors: async callables around a call, one in the other, the first of the list outermost.
+
+An interceptor is given its call and ``proceed``, which runs what is further in: the next interceptor, and behind the
+last one the call itself. What stands before ``await proceed()`` runs before the call, what stands behind it after, and
+an exception of the call passes through it like through any other await. That holds for every kind of call on both
+sides; this room has the client's chain and the words that both sides share.
+
+Each ``proceed`` hands a copy of the call further in. So one interceptor may try a call again, and those further in see
+each attempt as the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from math import inf
+from types import SimpleNamespace
+from typing import Any, TypeAlias, TypeVar, final
+
+import trio
+
+from trio_grpc._compression import Compression
+from trio_grpc._metadata import Metadata, encode_metadata, readable_metadata
+from trio_grpc._method import Method
+from trio_grpc._options import check_timeout
+from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.header_codec import Field
+from trio_grpc._transport.stream import Stream
+
+InterceptorT = TypeVar("InterceptorT", bound=Callable[..., Awaitable[None]])
+
+#: Runs what is further in. Returns when that has ended, raises what it raises.
+Proceed: TypeAlias = Callable[[], Awaitable[None]]
+
+
+@final
+class InterceptedCall:
+    """A client's call as its interceptors see it: what it will be until ``proceed`` is awaited, how it went after that.
+
+    Attributes:
+        method: what is called.
+        awaited: whether the call is an awaited one (``await stub.Method(...)``), and not a block. Only an awaited call
+            may be answered without ``proceed``, by setting ``reply``, or be tried again by awaiting ``proceed`` again.
+        request: the request of a method that takes one, None for a stream of requests. May be replaced.
+        reply: the reply of an awaited call, None until there is one. May be replaced.
+        wait_for_ready: wait through failed connection attempts; None is False. May be set.
+        compression: algorithm for the requests; None for the channel's. May be set.
+        state: takes values of the application's own; one object for all interceptors of a call.
+    """
+
+    __slots__ = (
+        "_deadline",
+        "_fields",
+        "_limit",
+        "_metadata",
+        "_origin",
+        "_request_maps",
+        "_response_maps",
+        "_root",
+        "_scope",
+        "_seconds",
+        "_status",
+        "awaited",
+        "compression",
+        "method",
+        "reply",
+        "request",
+        "state",
+        "wait_for_ready",
+    )
+
+    def __init__(
+        self,
+        method: Method[Any, Any],
+        *,
+        awaited: bool,
+        request: Any,
+        timeout: float | None,
+        fields: Any,
+        wait_for_ready: bool | None,
+        compression: Compression | str | None,
+    ) -> None:
+        # Made by stubs only. ``fields``, the metadata as it goes on the wire, is Any: the public signature does not
+        # drag in the rooms below.
+        self.method: Method[Any, Any] = method
+        self.awaited: bool = awaited
+        self.request: Any = request
+        self.reply: Any = None
+        self.wait_for_ready: bool | None = wait_for_ready
+        self.compression: Compression | str | None = compression
+        self.state: SimpleNamespace = SimpleNamespace()
+        self._seconds = timeout
+        self._deadline = inf if timeout is None else trio.current_time() + timeout
+        self._limit = self._deadline
+        self._fields: list[Field] | tuple[Field, ...] = fields
+        self._metadata: Metadata | None = None
+        self._request_maps: tuple[Callable[[Any], Any], ...] = ()
+        self._response_maps: tuple[Callable[[Any], Any], ...] = ()
+        self._status: StatusCode | None = None
+        self._origin: Stream | RpcError | None = None
+        self._scope: trio.CancelScope | None = None
+        self._root: InterceptedCall = self
+
+    # -- what it will be
+
+    @property
+    def metadata(self) -> Metadata:
+        """What is sent with the request; change it in place."""
+        if self._metadata is None:
+            self._metadata = Metadata.from_wire(self._fields)
+        return self._metadata
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that are left for the call, None without a timeout.
+
+        May be set, to seconds from now. What is further in gets that, but never more than was left: the caller's own
+        ``timeout=`` bounds the whole call, its interceptors included. Deadlines of cancel scopes are not counted here.
+        """
+        return None if self._deadline == inf else max(0.0, self._deadline - trio.current_time())
+
+    @timeout.setter
+    def timeout(self, seconds: float | None) -> None:
+        deadline = inf if seconds is None else trio.current_time() + check_timeout(seconds)
+        if deadline < self._limit:
+            self._deadline, self._seconds = deadline, seconds
+        else:
+            self._deadline = self._limit
+
+    def map_requests(self, function: Callable[[Any], Any], /) -> None:
+        """Have a function called with each request before it is sent; what it returns is sent.
+
+        Functions of outer interceptors come first. They run in the task that sends, and what they raise, it gets.
+        """
+        self._request_maps = (*self._request_maps, function)
+
+    def map_responses(self, function: Callable[[Any], Any], /) -> None:
+        """Have a function called with each response that arrives; what it returns is received.
+
+        Functions of inner interceptors come first. They run in the task that receives, and what they raise, it gets;
+        an `RpcError` ends the call with its status.
+        """
+        self._response_maps = (function, *self._response_maps)
+
+    # -- how it went
+
+    @property
+    def status(self) -> StatusCode | None:
+        """The status code, None until the call has ended. A call that was cancelled on this side has CANCELLED."""
+        origin = self._origin
+        if not self.awaited and isinstance(origin, Stream):
+            return None if origin.outcome is None else origin.outcome.code
+        return self._status
+
+    @property
+    def initial_metadata(self) -> Metadata:
+        """What the server sent before its first response; empty before it came, and if none did."""
+        origin = self._origin
+        if isinstance(origin, RpcError):
+            return origin.initial_metadata
+        head = None if origin is None else origin.head_record
+        return Metadata() if head is None or head.grpc_status is not None else readable_metadata(head.fields)
+
+    @property
+    def trailing_metadata(self) -> Metadata:
+        """What the server sent with its status; empty until the call has ended."""
+        origin = self._origin
+        if isinstance(origin, RpcError):
+            return origin.trailing_metadata
+        outcome = None if origin is None else origin.outcome
+        return Metadata() if outcome is None else readable_metadata(outcome.fields)
+
+    @property
+    def peer(self) -> str:
+        """The server's address; empty before there is one, and for an awaited call that failed."""
+        return self._origin.peer if isinstance(self._origin, Stream) else ""
+
+    def __repr__(self) -> str:
+        status = "open" if self.status is None else self.status.name
+        return f"<InterceptedCall {self.method.path} {status}>"
+
+    # -- for the chain and its ends
+
+    def _inner(self) -> InterceptedCall:
+        """Return a copy for what is further in."""
+        inner = InterceptedCall.__new__(InterceptedCall)
+        inner.method = self.method
+        inner.awaited = self.awaited
+        inner.request = self.request
+        inner.reply = None
+        inner.wait_for_ready = self.wait_for_ready
+        inner.compression = self.compression
+        inner.state = self.state
+        inner._seconds = self._seconds
+        inner._deadline = inner._limit = self._deadline
+        inner._fields = self._wire_metadata()
+        inner._metadata = None
+        inner._request_maps = self._request_maps
+        inner._response_maps = self._response_maps
+        inner._status = None
+        inner._origin = None
+        inner._scope = None
+        inner._root = self._root
+        return inner
+
+    def _wire_metadata(self) -> list[Field] | tuple[Field, ...]:
+        return self._fields if self._metadata is None else encode_metadata(self._metadata)
+
+    def _failed(self, error: BaseException) -> None:
+        """Note what the call ended with for those further out."""
+        if isinstance(error, RpcError):
+            self._status = error.code
+            if self.awaited or self._origin is None:
+                self._origin = error
+        elif isinstance(error, (trio.Cancelled, trio.ClosedResourceError)):
+            self._status = StatusCode.CANCELLED
+        else:
+            self._status = StatusCode.UNKNOWN
+
+
+#: The type of a client's interceptor.
+ClientInterceptor: TypeAlias = Callable[[InterceptedCall, Proceed], Awaitable[None]]
+
+#: The call itself, behind the last interceptor.
+End = Callable[[InterceptedCall], Awaitable[None]]
+
+
+def check_interceptors(interceptors: Iterable[InterceptorT], option: str = "interceptors") -> tuple[InterceptorT, ...]:
+    """Return the interceptors of an option.
+
+    Raises:
+        TypeError: they are no iterable of callables.
+    """
+    if not isinstance(interceptors, Iterable):
+        raise TypeError(f"{option} must be a list of async callables, not {type(interceptors).__name__}")
+    checked = tuple(interceptors)
+    for number, interceptor in enumerate(checked):
+        if not callable(interceptor):
+            raise TypeError(f"{option}[{number}] must be an async callable, not {type(interceptor).__name__}")
+    return checked
+
+
+async def intercept(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], end: End) -> None:
+    """Run a call through interceptors.
+
+    The caller's timeout bounds the interceptors too. While the call itself runs it is the call that knows its deadline,
+    so that interceptors see DEADLINE_EXCEEDED come out of ``proceed`` and not a cancellation.
+
+    Raises:
+        RpcError: the call ended with another status than OK.
+    """
+    if call._deadline == inf:
+        await _proceed(call, interceptors, 0, end)
+        return
+    with trio.CancelScope(deadline=call._deadline) as scope:
+        call._scope = scope
+        await _proceed(call, interceptors, 0, end)
+    if scope.cancelled_caught:
+        raise RpcError(StatusCode.DEADLINE_EXCEEDED, f"deadline of {call._seconds:g} s exceeded")
+
+
+async def _proceed(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], index: int, end: End) -> None:
+    """Run what is further in than ``index`` interceptors, and note on ``call`` how it went."""
+    if index == len(interceptors):
+        await _run_end(call, end)
+        return
+    inner = call._inner()
+    interceptor = interceptors[index]
+    try:
+        await interceptor(inner, partial(_proceed, inner, interceptors, index + 1, end))
+        if inner.awaited and inner.reply is None and inner._status is not StatusCode.OK:
+            raise RuntimeError(f"interceptor {name_of(interceptor)} returned, but the call has no reply")
+    except BaseException as error:
+        call._origin = inner._origin
+        call._failed(error)
+        raise
+    call.reply = inner.reply
+    call._origin = inner._origin
+    call._status = StatusCode.OK
+
+
+async def _run_end(call: InterceptedCall, end: End) -> None:
+    root = call._root
+    if root._scope is not None:
+        root._scope.deadline = inf
+    try:
+        await end(call)
+    except BaseException as error:
+        call._failed(error)
+        raise
+    finally:
+        # The timeout of a block belongs to its call, and not to what stands in the block.
+        if root._scope is not None and (call.awaited or not isinstance(call._origin, Stream)):
+            root._scope.deadline = root._deadline
+    call._status = StatusCode.OK
+
+
+def name_of(interceptor: object) -> str:
+    """Return what an interceptor is called in messages."""
+    return getattr(interceptor, "__qualname__", None) or type(interceptor).__name__
+
+
+__all__ = ["ClientInterceptor", "InterceptedCall", "Proceed"]
