@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -903,29 +904,126 @@ def open_descriptors() -> int:
     return len(list(Path("/dev/fd").iterdir()))
 
 
-@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="descriptors are counted in /dev/fd")
-async def test_opening_and_closing_leaves_nothing_behind(nursery: trio.Nursery) -> None:
-    servicer = Waiting()
-    server: Server = await nursery.start(trio_grpc.serve, [servicer], "127.0.0.1:0")
+def cycles(server: Server, silent: str, refused: str) -> dict[str, Callable[[], Awaitable[None]]]:
+    """Ways to open a channel and close it again, by what it is in the middle of."""
 
-    async def cycle() -> None:
-        servicer.started = trio.Event()
+    async def in_a_call() -> None:
         async with (
             trio_grpc.open_channel(server.addresses[0]) as channel,
             EchoStub(channel).ServerStream(EchoRequest(), timeout=60) as call,
         ):
             assert (await call.receive()).text == "first"
-            await servicer.started.wait()
 
-    async def settle() -> tuple[int, int]:
-        while server.statistics().connections:  # noqa: ASYNC110 -- real sockets close when the kernel says so
-            await trio.sleep(0.001)
-        await trio.testing.wait_all_tasks_blocked()
+    async def idle() -> None:
+        async with trio_grpc.open_channel(server.addresses[0]):
+            pass
+
+    async def twice() -> None:
+        async with (
+            trio_grpc.open_channel(server.addresses[0]) as channel,
+            trio.open_nursery() as nursery,
+            EchoStub(channel).ServerStream(EchoRequest()) as call,
+        ):
+            await call.receive()
+            nursery.start_soon(expect_closed, call.receive)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(channel.aclose)
+            await channel.aclose()
+        await channel.aclose()
+
+    async def connecting() -> None:
+        async with trio.open_nursery() as nursery, trio_grpc.open_channel(silent) as channel:
+            nursery.start_soon(expect_closed, lambda: EchoStub(channel).Unary(EchoRequest()))
+            await trio.testing.wait_all_tasks_blocked()
+            assert channel.statistics().state == "connecting"
+
+    async def failed() -> None:
+        async with trio_grpc.open_channel(refused) as channel:
+            with pytest.raises(RpcError):
+                await EchoStub(channel).Unary(EchoRequest())
+
+    async def cancelled() -> None:
+        with trio.CancelScope() as scope:
+            async with (
+                trio_grpc.open_channel(server.addresses[0]) as channel,
+                EchoStub(channel).ServerStream(EchoRequest()) as call,
+            ):
+                await call.receive()
+                scope.cancel()
+                await call.receive()
+        assert scope.cancelled_caught
+
+    async def unused_stream() -> None:
+        async with trio_grpc.open_channel(await trio.open_tcp_stream(*split_address(server.addresses[0]))):
+            pass
+
+    functions = (in_a_call, idle, twice, connecting, failed, cancelled, unused_stream)
+    return {function.__name__: function for function in functions}
+
+
+#: A leak of one descriptor or task in each would show in two.
+CYCLE_COUNT = 50
+CYCLES = ["in_a_call", "idle", "twice", "connecting", "failed", "cancelled", "unused_stream"]
+
+
+def split_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="descriptors are counted in /dev/fd")
+@pytest.mark.parametrize("name", CYCLES)
+async def test_opening_and_closing_leaves_nothing_behind(nursery: trio.Nursery, name: str) -> None:
+    servicer = Waiting()
+    server: Server = await nursery.start(trio_grpc.serve, [servicer], "127.0.0.1:0")
+
+    def count() -> tuple[int, int]:
         return open_descriptors(), trio.lowlevel.current_statistics().tasks_living
 
-    await cycle()
-    before = await settle()
-    for _ in range(200):
-        await cycle()
-    assert await settle() == before
-    assert servicer.ended == 201
+    # One listens and accepts nobody; one is bound and does not listen: nobody else gets the port meanwhile.
+    with socket.socket() as silent, socket.socket() as refused:
+        for sock in (silent, refused):
+            sock.bind(("127.0.0.1", 0))
+        silent.listen(1000)
+        cycle = cycles(server, *("{}:{}".format(*sock.getsockname()) for sock in (silent, refused)))[name]
+        descriptors, tasks = count()
+        for _ in range(CYCLE_COUNT):
+            await cycle()
+        # The server's ends close when the kernel says so, and a few may still be open.
+        with trio.move_on_after(20):
+            while count()[0] > descriptors or count()[1] > tasks:  # noqa: ASYNC110 -- it tells nobody
+                await trio.sleep(0.001)
+        assert count()[0] <= descriptors
+        assert count()[1] <= tasks
+    assert servicer.ended == servicer.entered
+
+
+async def test_a_stream_that_was_never_used_is_closed_with_the_channel(autojump_clock: trio.testing.MockClock) -> None:
+    for way in ("leave", "aclose", "never entered"):
+        near, far = trio.testing.memory_stream_pair()
+        channel = trio_grpc.open_channel(near)
+        if way != "never entered":
+            async with channel:
+                if way == "aclose":
+                    await channel.aclose()
+                    assert not await far.receive_some()
+        else:
+            await channel.aclose()
+        assert not await far.receive_some()
+
+
+async def test_a_channel_that_is_dropped_open_says_so() -> None:
+    # That its nursery goes with it makes trio raise; only the warning tells whose it was.
+    async with trio_grpc.open_channel(nowhere) as channel:
+        with pytest.warns(ResourceWarning, match="nowhere, idle> was entered and never left: use 'async with"):
+            channel.__del__()
+    # Warnings are errors.
+    channel.__del__()
+    trio_grpc.open_channel(nowhere).__del__()
+
+
+def test_a_channel_that_cannot_be_made_goes_away_without_noise() -> None:
+    wrong: Any = "often"
+    with pytest.raises(TypeError, match="keepalive"):
+        trio_grpc.open_channel(nowhere, keepalive=wrong)
+    gc.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from math import inf, isnan
@@ -81,7 +82,8 @@ class Channel:
     """A gRPC channel; made by `open_channel`.
 
     An async context manager: its connections live as long as the block. Leaving the block ends calls that are still in
-    flight: they raise `trio.ClosedResourceError`.
+    flight: they raise `trio.ClosedResourceError`. A channel that is entered by hand and dropped takes a nursery along,
+    which trio answers with a RuntimeError; a `ResourceWarning` then names the channel.
 
     Attributes:
         target: what the channel connects to, for messages.
@@ -108,6 +110,8 @@ class Channel:
         idle_timeout: float | None,
         interceptors: Iterable[ClientInterceptor],
     ) -> None:
+        # Before anything can fail: `__del__` looks at it.
+        self._entered = False
         if keepalive is not None and not isinstance(keepalive, Keepalive):
             raise TypeError(f"keepalive must be Keepalive or None, not {type(keepalive).__name__}")
         name = _name_of(target, resolvers)
@@ -139,7 +143,7 @@ class Channel:
         #: Returns the connection for a new call if there is one right now. Each call asks: an attribute, so that there
         #: is no function in between.
         self._connection_nowait: Callable[[], Connection | None] = self._balancer.connection_nowait
-        self._entered = False
+        self._own_stream = target if isinstance(target, trio.abc.Stream) else None
         self._heads: dict[tuple[str, str], HeaderTemplate] = {}
 
     # -- lifetime
@@ -169,6 +173,16 @@ class Channel:
         await self._farewell()
         await trio.lowlevel.checkpoint()
 
+    def __del__(self) -> None:
+        if self._entered and not self.closed:
+            # Its nursery was not left either: trio raises RuntimeError, but cannot tell whose it was.
+            warnings.warn(
+                f"{self!r} was entered and never left: use 'async with trio_grpc.open_channel(...) as channel'",
+                ResourceWarning,
+                stacklevel=1,
+                source=self,
+            )
+
     @property
     def closed(self) -> bool:
         """Whether `aclose` was called or the block was left."""
@@ -181,6 +195,9 @@ class Channel:
             async with trio.open_nursery() as nursery:
                 for connection in connections:
                     nursery.start_soon(connection.aclose)
+        if self._own_stream is not None:
+            # No call may ever have used it.
+            await trio.aclose_forcefully(self._own_stream)
 
     def statistics(self) -> ChannelStatistics:
         """Return what the channel holds right now."""
