@@ -44,6 +44,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         """
         _transport.messages _transport.headers _transport.header_codec _transport.flow_control
         _transport.byte_stream _transport.tls _transport.service_nursery _transport.stream_table _transport.budget
+        _transport.lifetime
         """,
         "_transport.control_buffer",
         "_transport.framer",

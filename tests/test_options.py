@@ -1,4 +1,4 @@
-"""Limits: gRPC's defaults, and wrong values refused at once."""
+"""Groups of options: gRPC's defaults, and wrong values refused at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from trio_grpc import Limits
+from trio_grpc import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
+from trio_grpc._options import option_or_default
 
 MB = 2**20
 
@@ -88,3 +89,79 @@ def test_limits_are_frozen_and_given_by_name() -> None:
     with pytest.raises(TypeError):
         Limits(5)  # type: ignore[misc]
     assert Limits() == Limits()
+
+
+# -- keepalive and lifetimes
+
+
+def test_the_defaults_of_keepalive() -> None:
+    """gRFC A8 and A9."""
+    assert Keepalive(time=60) == Keepalive(time=60.0, timeout=20, permit_without_calls=False)
+    assert ServerKeepalive() == ServerKeepalive(time=2 * 60 * 60, timeout=20)
+    assert KeepaliveEnforcement() == KeepaliveEnforcement(min_time=5 * 60, permit_without_calls=False)
+    assert ConnectionLifetime() == ConnectionLifetime(max_idle=math.inf, max_age=math.inf, max_age_grace=math.inf)
+    with pytest.raises(TypeError, match="time"):
+        Keepalive()  # type: ignore[call-arg]
+
+
+SECONDS = {
+    Keepalive: {"time": False, "timeout": False},
+    ServerKeepalive: {"time": False, "timeout": False},
+    KeepaliveEnforcement: {"min_time": True},
+    ConnectionLifetime: {"max_idle": False, "max_age": False, "max_age_grace": True},
+}
+DURATIONS = [(kind, name, zero) for kind, names in SECONDS.items() for name, zero in names.items()]
+
+
+def with_value(kind: Any, name: str, value: Any) -> Any:
+    return kind(**{**({"time": 60} if kind is Keepalive else {}), name: value})
+
+
+def test_every_duration_is_in_this_test() -> None:
+    for kind, names in SECONDS.items():
+        fields: Any = attrs.fields(kind)
+        assert {field.name for field in fields} - {"permit_without_calls"} == set(names)
+
+
+@pytest.mark.parametrize(("kind", "name", "zero"), DURATIONS)
+def test_durations(kind: Any, name: str, zero: bool) -> None:
+    for value in (10, 10.5, 1e9, math.inf, *((0,) if zero else ())):
+        assert getattr(with_value(kind, name, value), name) == value
+    for value in (-1, -0.1, -math.inf, math.nan, *(() if zero else (0, 0.0))):
+        with pytest.raises(ValueError, match=rf"{kind.__name__}\.{name} must be .* seconds, got {value}"):
+            with_value(kind, name, value)
+    for wrong in ("10", None, True, b"1", [1]):
+        with pytest.raises(TypeError, match=rf"{kind.__name__}\.{name} must be a number of seconds"):
+            with_value(kind, name, wrong)
+
+
+@pytest.mark.parametrize("kind", [Keepalive, KeepaliveEnforcement])
+def test_permission_is_a_bool(kind: Any) -> None:
+    with pytest.raises(TypeError, match=rf"{kind.__name__}\.permit_without_calls must be bool, not int"):
+        with_value(kind, "permit_without_calls", 1)
+
+
+@pytest.mark.parametrize(("kind", "least"), [(Keepalive, 10), (ServerKeepalive, 1)])
+def test_times_below_the_floor_are_raised_and_told(kind: Any, least: float, caplog: pytest.LogCaptureFixture) -> None:
+    assert kind(time=least).time == least
+    assert not caplog.records
+    assert kind(time=least / 2).time == least
+    [record] = caplog.records
+    assert record.getMessage() == f"{kind.__name__}.time={least / 2:g} is raised to {least} s"
+
+
+@pytest.mark.parametrize("kind", SECONDS)
+def test_groups_are_frozen_and_given_by_name(kind: Any) -> None:
+    option = with_value(kind, next(iter(SECONDS[kind])), 20)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        setattr(option, next(iter(SECONDS[kind])), 1)
+    with pytest.raises(TypeError):
+        kind(20)
+
+
+def test_an_option_or_its_default() -> None:
+    assert option_or_default("limits", None, Limits) == Limits()
+    given = Limits(max_frame_size=20_000)
+    assert option_or_default("limits", given, Limits) is given
+    with pytest.raises(TypeError, match="limits must be Limits or None, not int"):
+        option_or_default("limits", 5, Limits)  # type: ignore[type-var]

@@ -33,6 +33,7 @@ from trio_grpc._metadata import MetadataError as MetadataError
 from trio_grpc._metadata import MetadataLike as MetadataLike
 from trio_grpc._method import Cardinality as Cardinality
 from trio_grpc._method import Method as Method
+from trio_grpc._options import ConnectionLifetime as ConnectionLifetime
 from trio_grpc._options import Keepalive as Keepalive
 from trio_grpc._options import KeepaliveEnforcement as KeepaliveEnforcement
 from trio_grpc._options import Limits as Limits
@@ -62,6 +63,7 @@ __all__ = (
     "Codec",
     "Compression",
     "Compressor",
+    "ConnectionLifetime",
     "ConnectivityState",
     "Endpoint",
     "InterceptedCall",

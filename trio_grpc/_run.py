@@ -12,7 +12,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from trio_grpc._codec import Codec
-from trio_grpc._options import KeepaliveEnforcement, Limits, ServerKeepalive
+from trio_grpc._options import ConnectionLifetime, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Address, Server, serve
 from trio_grpc._servicer import ServerInterceptor, Servicer
 from trio_grpc._signals import DEFAULT_GRACE, check_grace, drain_on_signal
@@ -32,6 +32,7 @@ def run(
     limits: Limits | None = None,
     keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
+    connection_lifetime: ConnectionLifetime | None = None,
     codec: Codec | None = None,
     interceptors: Iterable[ServerInterceptor] = (),
     handshake_timeout: float = 120.0,
@@ -54,6 +55,7 @@ def run(
         limits: as for `serve`.
         keepalive: as for `serve`.
         keepalive_enforcement: as for `serve`.
+        connection_lifetime: as for `serve`.
         codec: as for `serve`.
         interceptors: as for `serve`.
         handshake_timeout: as for `serve`.
@@ -87,6 +89,7 @@ def run(
                 limits=limits,
                 keepalive=keepalive,
                 keepalive_enforcement=keepalive_enforcement,
+                connection_lifetime=connection_lifetime,
                 codec=codec,
                 interceptors=interceptors,
                 handshake_timeout=handshake_timeout,

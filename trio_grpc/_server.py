@@ -21,7 +21,7 @@ from trio_grpc._compression import accept_encoding, get_compressor
 from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._intercepted_handler import InterceptedHandler
 from trio_grpc._interceptors import check_interceptors
-from trio_grpc._options import KeepaliveEnforcement, Limits, ServerKeepalive, option_or_default
+from trio_grpc._options import ConnectionLifetime, KeepaliveEnforcement, Limits, ServerKeepalive, option_or_default
 from trio_grpc._servicer import MethodHandler, ServerInterceptor, Servicer, find_handlers
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
@@ -76,6 +76,7 @@ class Server:
         limits: Limits,
         keepalive: ServerKeepalive,
         keepalive_enforcement: KeepaliveEnforcement,
+        connection_lifetime: ConnectionLifetime,
         handshake_timeout: float,
         socket_files: Sequence[_SocketFile],
         servicers: Sequence[Servicer],
@@ -87,6 +88,7 @@ class Server:
         self._limits = limits
         self._keepalive = keepalive
         self._keepalive_enforcement = keepalive_enforcement
+        self._connection_lifetime = connection_lifetime
         self._handshake_timeout = handshake_timeout
         self._socket_files = socket_files
         self._servicers = servicers
@@ -205,6 +207,7 @@ class Server:
             on_stream=partial(self._start_rpc, pool),
             keepalive=self._keepalive,
             enforcement=self._keepalive_enforcement,
+            lifetime=self._connection_lifetime,
         )
         self._connections[connection] = pool
         try:
@@ -304,6 +307,7 @@ async def serve(
     limits: Limits | None = None,
     keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
+    connection_lifetime: ConnectionLifetime | None = None,
     codec: Codec | None = None,
     interceptors: Iterable[ServerInterceptor] = (),
     handshake_timeout: float = 120.0,
@@ -321,6 +325,7 @@ async def serve(
         limits: what each connection accepts; default `Limits`.
         keepalive: when to ask whether a quiet client is still there; default `ServerKeepalive`.
         keepalive_enforcement: how often clients may ask whether the server is; default `KeepaliveEnforcement`.
+        connection_lifetime: how long connections are kept; default for ever.
         codec: turns messages into bytes; default protobuf.
         interceptors: run around every RPC, the first of them outermost.
         handshake_timeout: seconds for TLS, and for the client's first SETTINGS frame (120, as grpc-go).
@@ -335,6 +340,7 @@ async def serve(
     servicers = tuple(servicers)
     keepalive = option_or_default("keepalive", keepalive, ServerKeepalive)
     keepalive_enforcement = option_or_default("keepalive_enforcement", keepalive_enforcement, KeepaliveEnforcement)
+    connection_lifetime = option_or_default("connection_lifetime", connection_lifetime, ConnectionLifetime)
     around = check_interceptors(interceptors)
     # Chosen once, so that RPCs of a server without interceptors know nothing of any.
     make_handler = partial(InterceptedHandler, around) if around else MethodHandler
@@ -379,6 +385,7 @@ async def serve(
         limits=limits,
         keepalive=keepalive,
         keepalive_enforcement=keepalive_enforcement,
+        connection_lifetime=connection_lifetime,
         handshake_timeout=handshake_timeout,
         socket_files=socket_files,
         servicers=servicers,

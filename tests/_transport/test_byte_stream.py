@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -237,3 +239,39 @@ def test_a_trio_socket_is_taken_over_and_all_else_is_wrapped() -> None:
         assert isinstance(byte_stream.wrap(memory), TrioByteStream)
 
     trio.run(main)
+
+
+# -- TCP_USER_TIMEOUT (gRFC A18)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+@pytest.mark.parametrize(
+    ("seconds", "milliseconds"), [(20.0, 20_000), (0.25, 250), (1e-9, 1), (1e12, 2**31 - 1), (float("inf"), 2**31 - 1)]
+)
+@pytest.mark.parametrize("tls", [False, True])
+async def test_the_user_timeout_of_a_tcp_connection(tls: bool, seconds: float, milliseconds: int) -> None:
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    async with listener:
+        near = await trio.testing.open_stream_to_socket_listener(listener)
+        async with await listener.accept():
+            # The option belongs to the socket, whoever holds it.
+            with socket.socket(fileno=os.dup(near.socket.fileno())) as same:
+                stream: trio.abc.Stream = near
+                if tls:
+                    stream = trio.SSLStream(near, ssl.create_default_context(), server_hostname="localhost")
+                wrapped = byte_stream.wrap(stream)
+                wrapped.set_user_timeout(seconds)
+                assert same.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
+            await wrapped.aclose()
+            # Too late, and no harm.
+            wrapped.set_user_timeout(seconds)
+
+
+async def test_other_streams_have_no_user_timeout() -> None:
+    near, far = socket.socketpair()
+    with far:
+        stream = SocketByteStream(near)
+        stream.set_user_timeout(20)
+        await stream.aclose()
+    memory, _ = trio.testing.memory_stream_pair()
+    byte_stream.wrap(memory).set_user_timeout(20)

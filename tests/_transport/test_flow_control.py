@@ -152,3 +152,14 @@ def test_a_round_trip_has_a_floor(round_trip: float) -> None:
     estimator = BandwidthEstimator(65_535)
     assert sample(estimator, 60_000, 0, round_trip) == 120_000
     assert sample(estimator, 110_000, 1, round_trip) == 220_000
+
+
+def test_what_was_spent() -> None:
+    windows = OutgoingWindows()
+    assert windows.spent == 0
+    windows.connection -= 1000
+    assert windows.spent == 1000
+    # Credit that comes back in full does not hide what was sent.
+    windows.connection += 1000
+    windows.granted += 1000
+    assert windows.spent == 1000

@@ -6,7 +6,12 @@ import pytest
 import trio
 import trio.testing
 
-from trio_grpc._transport.stream_table import DEFAULT_STREAM_LIMIT, UNLIMITED_STREAMS, StreamTable
+from trio_grpc._transport.stream_table import (
+    DEFAULT_STREAM_LIMIT,
+    UNLIMITED_STREAMS,
+    StreamTable,
+    WatchedStreamTable,
+)
 
 
 class Refused(Exception):
@@ -204,3 +209,37 @@ def test_streams_that_were_cut_short_are_remembered_but_not_for_ever() -> None:
     remembered = [stream_id for stream_id in range(1, 10_001, 2) if table.was_cut_short(stream_id)]
     assert remembered == list(range(10_001 - 2 * 1024, 10_001, 2))
     assert not table.was_cut_short(2)
+
+
+# -- a table that is watched
+
+
+def test_the_first_slot_is_told() -> None:
+    told: list[int] = []
+    table: WatchedStreamTable[object] = WatchedStreamTable(2, lambda: None, lambda: told.append(table.slots_used))
+    for number in range(3):
+        assert table.acquire_nowait()
+        assert table.acquire_nowait()
+        assert not table.acquire_nowait()
+        table.leave(1)
+        assert table.acquire_nowait()
+        table.leave(3)
+        table.leave(5)
+        assert told == [1] * (number + 1)
+
+
+async def test_the_first_slot_of_waiters_is_told(nursery: trio.Nursery) -> None:
+    told: list[int] = []
+    table: WatchedStreamTable[object] = WatchedStreamTable(0, lambda: None, lambda: told.append(table.slots_used))
+    waiters = Waiters(table, nursery)
+    for name in "abc":
+        await waiters.add(name)
+    assert told == []
+    table.set_limit(2)
+    assert told == [2]
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(waiters.served) == ["a", "b"]
+    table.leave(1)
+    assert told == [2]
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(waiters.served) == ["a", "b", "c"]

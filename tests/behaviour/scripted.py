@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, TypeVar, final
 
@@ -142,7 +143,8 @@ async def start_server(
     servicer: Echo | None = None,
     **options: Any,
 ) -> Endpoint:
-    """Start a server; with a capacity its connections hold only so many bytes."""
+    """Start a server; with a capacity its connections hold only so many bytes. It sends no PINGs of its own."""
+    options.setdefault("keepalive", trio_grpc.ServerKeepalive(time=math.inf))
     listener = MemoryListener(sockets=sockets) if capacity is None else NarrowListener(capacity)
     servicer = Echo() if servicer is None else servicer
 

@@ -290,7 +290,7 @@ async def test_a_client_that_has_vanished_is_found_out(nursery: trio.Nursery, au
 async def test_a_server_asks_every_two_hours_by_default_also_without_calls(
     nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
-    endpoint = await start_server(nursery)
+    endpoint = await start_server(nursery, keepalive=None)
     async with await endpoint.client() as peer:
         times = [await expect_ping(peer) for _ in range(24)]
         assert times == pytest.approx([2 * 3600.0 * number for number in range(1, 25)])
@@ -348,9 +348,7 @@ async def test_the_third_bad_ping_ends_the_connection(calls: bool, nursery: trio
 async def test_what_is_permitted(calls: bool, permit: bool, nursery: trio.Nursery, autojump_clock: Any) -> None:
     enforcement = KeepaliveEnforcement(min_time=60, permit_without_calls=permit)
     least = 60.0 if calls or permit else 7200.0
-    endpoint = await start_server(
-        nursery, keepalive_enforcement=enforcement, keepalive=ServerKeepalive(time=float("inf"))
-    )
+    endpoint = await start_server(nursery, keepalive_enforcement=enforcement)
     async with await endpoint.client() as peer:
         if calls:
             await peer.send_request(1, BIDI)

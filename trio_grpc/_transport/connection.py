@@ -13,7 +13,7 @@ from math import inf
 import trio
 from trio.lowlevel import enable_ki_protection
 
-from trio_grpc._options import Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
+from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._status import StatusCode
 from trio_grpc._transport import frames
 from trio_grpc._transport.byte_stream import ByteStream
@@ -22,6 +22,7 @@ from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
 from trio_grpc._transport.frames import ConnectionFault, ErrorCode, error_name
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.keepalive import KEEPALIVE_PING, TOO_MANY_PINGS, KeepaliveTimer, PingStrikes
+from trio_grpc._transport.lifetime import MAX_AGE, LifetimeTimer
 from trio_grpc._transport.loopy_writer import LoopyWriter
 from trio_grpc._transport.reader import Reader
 from trio_grpc._transport.side import Side
@@ -56,6 +57,7 @@ class Connection:
         on_draining: called once when no new streams may be opened any more (client).
         keepalive: when to ask a quiet peer whether it is there; None for never.
         enforcement: how often the peer may ask (server); None for as often as it likes.
+        lifetime: when to end it although nothing is wrong (server); None for never.
         on_too_many_pings: called when the peer says that keepalive asks too often (client).
 
     Attributes:
@@ -81,6 +83,7 @@ class Connection:
         on_draining: Callable[[], None] | None = None,
         keepalive: Keepalive | ServerKeepalive | None = None,
         enforcement: KeepaliveEnforcement | None = None,
+        lifetime: ConnectionLifetime | None = None,
         on_too_many_pings: Callable[[], None] | None = None,
     ) -> None:
         self.side = side
@@ -106,7 +109,13 @@ class Connection:
         server = side is Side.SERVER
         self.control_buffer: ControlBuffer = ControlBuffer()
         stream_limit = limits.max_concurrent_streams if server else DEFAULT_STREAM_LIMIT
-        self.table: StreamTable[Stream] = StreamTable(stream_limit, self._on_idle)
+        self._lifetime: LifetimeTimer | None = None
+        on_idle = self._on_idle
+        if lifetime is not None and min(lifetime.max_idle, lifetime.max_age) < inf:
+            self._lifetime = LifetimeTimer(lifetime, busy=lambda: self.table.slots_used > 0)
+            if lifetime.max_idle < inf:
+                on_idle = self._on_idle_timed
+        self.table: StreamTable[Stream] = StreamTable(stream_limit, on_idle)
         self._keepalive: KeepaliveTimer | None = None
         if keepalive is not None and keepalive.time < inf:
             self._keepalive = self._make_keepalive(keepalive)
@@ -188,6 +197,8 @@ class Connection:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, nursery.cancel_scope)
                     nursery.start_soon(self._keep_time)
+                    if self._lifetime is not None:
+                        nursery.start_soon(self._end_in_time, self._lifetime)
                     await self._read()
                     self._reader_done.set()
         finally:
@@ -245,6 +256,21 @@ class Connection:
             _logger.info("connection to %s ended: %s", self.peer, error)
             self._lose(error)
             self._scope.cancel()
+
+    @enable_ki_protection
+    async def _end_in_time(self, lifetime: LifetimeTimer) -> None:
+        """What a server has in store for connections although nothing is wrong with them (gRFC A9)."""
+        reason = await lifetime.wait()
+        await self._announce_drain(reason)
+        if reason == MAX_AGE:
+            # Counted from the second GOAWAY, as gRFC A9 would have it.
+            await trio.sleep(lifetime.max_age_grace)
+            for stream in list(self.table.streams.values()):
+                stream.drop_chunks()
+                stream.refuse(StatusCode.UNAVAILABLE, "the connection has reached its max_age and max_age_grace")
+            await trio.sleep(FAREWELL_TIME)
+            # A client that does not take even that.
+            self._break(ConnectionFault(ErrorCode.NO_ERROR, "max_age"))
 
     async def _await_handshake(self) -> None:
         """RFC 9113, 3.4: the peer's SETTINGS come first; one that keeps silent does not keep its place."""
@@ -333,6 +359,11 @@ class Connection:
         if self._close_when_idle:
             self._put_farewell(ErrorCode.NO_ERROR, b"")
 
+    def _on_idle_timed(self) -> None:
+        assert self._lifetime is not None
+        self._lifetime.on_idle()
+        self._on_idle()
+
     async def aclose(self) -> None:
         """End all streams, say GOAWAY, and wait for the end. Bounded by the caller's scope; idempotent."""
         self._end_streams(trio.ClosedResourceError("channel closed"), locally=True)
@@ -375,19 +406,24 @@ class Connection:
         GOAWAY with the highest id tells the peer to stop opening; after its PING ACK nothing that it opened before can
         still be under way, and the second GOAWAY names the real last id (RFC 9113, 6.8; gRFC A9).
         """
-        if not self._drain_started and not self.closed.is_set():
-            self._drain_started = True
-            self.control_buffer.put(RawFrame(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, b"graceful_stop")))
-            self.control_buffer.put(RawFrame(self.reader.framer.ping(_DRAIN_PING)))
-            with trio.move_on_after(_DRAIN_PING_TIMEOUT):
-                await self._drain_pong.wait()
-            last = self.reader.last_peer_stream_id
-            self.reader.refuse_above = last
-            self.control_buffer.put(RawFrame(frames.goaway(last, ErrorCode.NO_ERROR, b"graceful_stop")))
-            self._close_when_idle = True
-            if not self.table.slots_used:
-                self._on_idle()
+        await self._announce_drain(b"graceful_stop")
         await self.closed.wait()
+
+    async def _announce_drain(self, debug_data: bytes) -> None:
+        """The two GOAWAYs of a drain; the connection ends with its last stream from then on."""
+        if self._drain_started or self.closed.is_set():
+            return
+        self._drain_started = True
+        self.control_buffer.put(RawFrame(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, debug_data)))
+        self.control_buffer.put(RawFrame(self.reader.framer.ping(_DRAIN_PING)))
+        with trio.move_on_after(_DRAIN_PING_TIMEOUT):
+            await self._drain_pong.wait()
+        last = self.reader.last_peer_stream_id
+        self.reader.refuse_above = last
+        self.control_buffer.put(RawFrame(frames.goaway(last, ErrorCode.NO_ERROR, debug_data)))
+        self._close_when_idle = True
+        if not self.table.slots_used:
+            self._on_idle()
 
     # -- what the reader reports
 

@@ -14,7 +14,7 @@ import trio
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
 from trio_grpc._interceptors import ClientInterceptor
-from trio_grpc._options import Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
+from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Server, serve
 from trio_grpc._servicer import ServerInterceptor, Servicer
 from trio_grpc._transport.service_nursery import ServiceNursery
@@ -33,6 +33,7 @@ class ChannelPair:
         keepalive: Keepalive | None,
         server_keepalive: ServerKeepalive | None,
         keepalive_enforcement: KeepaliveEnforcement | None,
+        connection_lifetime: ConnectionLifetime | None,
         codec: Codec | None,
         sockets: bool,
         server_ssl_context: ssl.SSLContext | None,
@@ -51,6 +52,7 @@ class ChannelPair:
             "limits": limits if server_limits is None else server_limits,
             "keepalive": ServerKeepalive(time=inf) if server_keepalive is None else server_keepalive,
             "keepalive_enforcement": keepalive_enforcement,
+            "connection_lifetime": connection_lifetime,
             "codec": codec,
             "ssl_context": server_ssl_context,
             "interceptors": server_interceptors,
@@ -130,6 +132,7 @@ def open_channel_pair(
     keepalive: Keepalive | None = None,
     server_keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
+    connection_lifetime: ConnectionLifetime | None = None,
     codec: Codec | None = None,
     sockets: bool = False,
     server_ssl_context: ssl.SSLContext | None = None,
@@ -157,6 +160,7 @@ def open_channel_pair(
         keepalive: the client's; default none.
         server_keepalive: the server's; default none.
         keepalive_enforcement: how often the client may ask; default `~trio_grpc.KeepaliveEnforcement`.
+        connection_lifetime: how long the server keeps the connection; default for ever.
         codec: of both ends; default protobuf.
         sockets: join them by a `socket.socketpair`, the production I/O path, instead of in-memory streams.
         server_ssl_context: TLS at the server.
@@ -179,6 +183,7 @@ def open_channel_pair(
         keepalive=keepalive,
         server_keepalive=server_keepalive,
         keepalive_enforcement=keepalive_enforcement,
+        connection_lifetime=connection_lifetime,
         codec=codec,
         sockets=sockets,
         server_ssl_context=server_ssl_context,
