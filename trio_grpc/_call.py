@@ -87,6 +87,12 @@ def call_error(code: StatusCode, message: str) -> RpcError:
     return error
 
 
+def deadline_error(channel: Channel, text: str) -> RpcError:
+    """Return the error for a call whose time was over; where there is no connection, that may be what it waited for."""
+    reason = channel._unready_reason()
+    return call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; not connected: {reason}" if reason else text)
+
+
 def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> BaseException:
     """Return the exception for the outcome of a stream that did not end well."""
     if outcome.closed_locally:
@@ -205,7 +211,7 @@ class Call(Generic[RequestT, ResponseT]):
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))
         if stream is None:
-            raise call_error(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED)
+            raise deadline_error(self._factory.channel, _DEADLINE_EXCEEDED)
         self._deadline = min(deadline, expires)
         self._timer = self._factory.channel._start_service(_expire, stream, expires)
         return self

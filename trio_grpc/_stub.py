@@ -15,7 +15,7 @@ from trio_grpc._call import (
     UnaryStreamCall,
     UnaryUnaryCall,
     acquire_connection,
-    call_error,
+    deadline_error,
     may_retry,
     outcome_error,
     reply_of,
@@ -120,7 +120,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             with trio.CancelScope(deadline=trio.current_time() + check_timeout(timeout)) as scope:
                 stream = await self._run(data, compressed, encoding, fields, wait_for_ready)
             if scope.cancelled_caught:
-                raise call_error(StatusCode.DEADLINE_EXCEEDED, f"deadline of {timeout:g} s exceeded")
+                raise deadline_error(factory.channel, f"deadline of {timeout:g} s exceeded")
         return reply_of(factory, stream)
 
     async def _run(
@@ -376,7 +376,7 @@ class _InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
             with trio.CancelScope(deadline=call._deadline) as scope:
                 stream = await self._run(data, compressed, encoding, fields, call.wait_for_ready)
             if scope.cancelled_caught:
-                raise call_error(StatusCode.DEADLINE_EXCEEDED, f"deadline of {call._seconds:g} s exceeded")
+                raise deadline_error(factory.channel, f"deadline of {call._seconds:g} s exceeded")
         call._origin = stream
         call.reply = reply_of(factory, stream)
 

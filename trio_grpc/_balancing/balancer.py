@@ -127,11 +127,11 @@ class Balancer:
         return self._error.__cause__ if isinstance(self._error, ConnectFailed) else self._error
 
     def unready_reason(self) -> str:
-        """Return why a call would have to wait right now, empty if it would not; for messages."""
+        """Return why a call would have to wait for a connection right now, empty if it would not; for messages."""
         state = self.connectivity.state
         if state is ConnectivityState.TRANSIENT_FAILURE:
             return self._error_text()
-        if state is ConnectivityState.READY and self.connection_nowait() is not None:
+        if state is not ConnectivityState.CONNECTING:
             return ""
         if self._session is not None and not self._session.resolution.updates:
             return f"still resolving {self._name.text}"
