@@ -13,7 +13,7 @@ TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies h2spec bench bench-env docs protos lock changelog clean
+.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec bench bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ h2spec: env  ## the HTTP/2 conformance suite against our server, plaintext and T
 
 interop-proxies: env  ## the same cases through nginx, haproxy, nghttpx, Envoy, Caddy and Traefik
 	$(BIN)/python -m tests.interop.standard.proxies $(ARGS)
+
+interop-services: env  ## health and reflection asked by grpcurl, buf, grpc_health_probe and grpcio
+	$(BIN)/python -m tests.interop.services $(ARGS)
 
 test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyproject.toml allows
 	.venv-lowest/bin/python -m pytest $(ARGS)

@@ -92,7 +92,9 @@ def test_every_file_becomes_a_module_that_can_be_imported_and_exports_its_servic
     services = descriptor.services_by_name
     assert sorted(module.__all__) == sorted(f"{name}{kind}" for name in services for kind in ("Stub", "Servicer"))
     for name, service in services.items():
-        methods = getattr(module, f"{name}Servicer").__trio_grpc_methods__
+        servicer = getattr(module, f"{name}Servicer")
+        assert servicer.__trio_grpc_pb2__.DESCRIPTOR is descriptor
+        methods = servicer.__trio_grpc_methods__
         assert [method.name for method in methods.values()] == [method.name for method in service.methods]
         for method, rpc in zip(methods.values(), service.methods, strict=True):
             assert method.service == service.full_name
@@ -150,6 +152,7 @@ from __future__ import annotations
 import trio_grpc
 
 from left import types_pb2 as _types_pb2
+import public_import_pb2 as _public_import_pb2
 import public_imported_pb2 as _public_imported_pb2
 
 __all__ = (
@@ -183,6 +186,7 @@ class PublicStub:
 class PublicServicer(trio_grpc.Servicer):
     """Serves `samples.public_import.Public`; override its rpcs."""
 
+    __trio_grpc_pb2__ = _public_import_pb2
     __trio_grpc_methods__ = {
         "Get": _method_Public_Get,
     }
@@ -359,6 +363,7 @@ def test_modules_of_the_same_name_get_names_that_differ(root: Path) -> None:
     assert imports_of(text_of(root, "same_names.proto")) == [
         "from left import types_pb2 as _left_dot_types__pb2",
         "from right import types_pb2 as _right_dot_types__pb2",
+        "import same_names_pb2 as _same_names_pb2",
     ]
 
 
@@ -380,6 +385,7 @@ def test_modules_of_the_same_name_get_names_that_differ(root: Path) -> None:
         (
             "deep/er/service.proto",
             [
+                "from . import service_pb2 as _service_pb2",
                 "from .still import types_pb2 as _deep_dot_er_dot_still_dot_types__pb2",
                 "from ...left import types_pb2 as _left_dot_types__pb2",
                 "from ... import no_package_pb2 as _no_package_pb2",
@@ -412,8 +418,14 @@ def test_relative_imports_leave_files_of_google_to_their_distributions_unless_th
         )
         return imports_of(response.file[0].content)
 
-    assert imports("app.proto") == ["from google.rpc import status_pb2 as _status_pb2"]
-    assert imports("app.proto", "google/rpc/status.proto") == ["from .google.rpc import status_pb2 as _status_pb2"]
+    assert imports("app.proto") == [
+        "from . import app_pb2 as _app_pb2",
+        "from google.rpc import status_pb2 as _status_pb2",
+    ]
+    assert imports("app.proto", "google/rpc/status.proto") == [
+        "from . import app_pb2 as _app_pb2",
+        "from .google.rpc import status_pb2 as _status_pb2",
+    ]
 
 
 IMPORT_ALL = """

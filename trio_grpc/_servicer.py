@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from inspect import isawaitable
 from math import inf
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, Generic, NoReturn, TypeAlias, TypeVar, final
 
 import trio
@@ -59,9 +59,12 @@ class Servicer:
 
     Attributes:
         __trio_grpc_methods__: the methods by the names of the attributes that implement them.
+        __trio_grpc_pb2__: the ``_pb2`` module of the .proto file that declares the service, for reflection; None if
+            there is none, or if the code was generated before there was this attribute.
     """
 
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = {}
+    __trio_grpc_pb2__: ClassVar[ModuleType | None] = None
 
     # Its name cannot be that of an rpc, of which the generator keeps such names away.
     def __trio_grpc_draining__(self) -> None:

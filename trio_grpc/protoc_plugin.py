@@ -352,7 +352,8 @@ class _Module:
     def _choose_aliases(self) -> dict[str, str]:
         """The module's names for the `_pb2` modules that it needs, by the name of their .proto.
 
-        The last part of the module's name where that is unmistakable, else all of it.
+        The last part of the module's name where that is unmistakable, else all of it. The file's own is among them even
+        if all messages are from elsewhere: it describes the services, to reflection.
         """
         needed = sorted(
             {
@@ -360,7 +361,7 @@ class _Module:
                 for service in self._file.service
                 for method in service.method
                 for type_name in (method.input_type, method.output_type)
-            },
+            }.union({self._file.name} if self._file.service else ()),
             key=lambda name: module_name(name, "_pb2"),
         )
         last_parts = [module_name(name, "_pb2").rpartition(".")[2] for name in needed]
@@ -547,7 +548,9 @@ class _Module:
         yield f"class {service.name}Servicer({self._runtime}.Servicer):"
         yield from _render_docstring(service.doc or f"Serves `{service.full_name}`; override its rpcs.", "    ")
         yield ""
-        # Its type is declared by the base class. Keys are attributes: the runtime looks handlers up by them.
+        # Their types are declared by the base class.
+        yield f"    __trio_grpc_pb2__ = {self._aliases[self._file.name]}"
+        # Keys are attributes: the runtime looks handlers up by them.
         if service.rpcs:
             yield "    __trio_grpc_methods__ = {"
             for rpc in service.rpcs:

@@ -88,6 +88,7 @@ class BenchStub:
 class BenchServicer(trio_grpc.Servicer):
     """Serves `bench.Bench`; override its rpcs."""
 
+    __trio_grpc_pb2__ = _bench_pb2
     __trio_grpc_methods__ = {
         "Unary": _method_Bench_Unary,
         "ServerStream": _method_Bench_ServerStream,

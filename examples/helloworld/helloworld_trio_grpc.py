@@ -41,6 +41,7 @@ class GreeterStub:
 class GreeterServicer(trio_grpc.Servicer):
     """Greets people."""
 
+    __trio_grpc_pb2__ = _helloworld_pb2
     __trio_grpc_methods__ = {
         "SayHello": _method_Greeter_SayHello,
     }

@@ -88,6 +88,7 @@ class RouteGuideStub:
 class RouteGuideServicer(trio_grpc.Servicer):
     """Knows the places of an island, and the people who walk there."""
 
+    __trio_grpc_pb2__ = _route_guide_pb2
     __trio_grpc_methods__ = {
         "GetPlace": _method_RouteGuide_GetPlace,
         "ListPlaces": _method_RouteGuide_ListPlaces,

@@ -88,6 +88,7 @@ class EchoStub:
 class EchoServicer(trio_grpc.Servicer):
     """Sends back what it is given."""
 
+    __trio_grpc_pb2__ = _echo_pb2
     __trio_grpc_methods__ = {
         "Unary": _method_Echo_Unary,
         "ServerStream": _method_Echo_ServerStream,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import ModuleType
@@ -14,6 +16,7 @@ from google.protobuf import descriptor_database, descriptor_pb2, descriptor_pool
 
 import trio_grpc
 from tests.echo_service import Echo
+from tests.support.service_modules import ROOT
 from trio_grpc import Cardinality, Method, RpcError, Servicer, StatusCode
 from trio_grpc.health import HealthServicer
 from trio_grpc.reflection import ReflectionServicer, ReflectionV1AlphaServicer, with_reflection
@@ -279,6 +282,55 @@ async def test_a_pool_over_a_database(autojump_clock: Clock) -> None:
         assert await client.files(file_by_filename="left.proto") == ["left.proto", "base.proto"]
         assert await client.error(file_by_filename="broken.proto") == (NOT_FOUND, "not found: broken.proto")
         assert await client.files(file_by_filename="echo.proto") == ["echo.proto"]
+
+
+@pytest.fixture
+def old_health() -> descriptor_pool.DescriptorPool:
+    """A pool with the file of FILES, and with a health service of other contents, like that of grpcio."""
+    pool = descriptor_pool.DescriptorPool()
+    health = """
+        name: "grpc_health/v1/health.proto" package: "grpc.health.v1" syntax: "proto3"
+        message_type { name: "HealthCheckRequest" } message_type { name: "HealthCheckResponse" }
+        service {
+          name: "Health"
+          method {
+            name: "Check" input_type: ".grpc.health.v1.HealthCheckRequest"
+            output_type: ".grpc.health.v1.HealthCheckResponse"
+          }
+        }
+    """
+    for file in [*files(), text_format.Parse(health, descriptor_pb2.FileDescriptorProto())]:
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+async def test_what_is_served_goes_before_its_namesakes(old_health: Any, autojump_clock: Clock) -> None:
+    ours, theirs = "grpc/health/v1/health.proto", "grpc_health/v1/health.proto"
+    symbols = ("grpc.health.v1.Health", "grpc.health.v1.Health.List", "grpc.health.v1.HealthCheckRequest")
+    async with asking(V1, with_reflection([Keeper(old_health), HealthServicer()])) as client:
+        for symbol in symbols:
+            assert await client.files(file_containing_symbol=symbol) == [ours]
+        # It is there, if somebody asks for it and for no other.
+        assert await client.files(file_by_filename=theirs) == [theirs]
+    async with asking(V1, with_reflection([Keeper(old_health)])) as client:
+        assert await client.files(file_containing_symbol="grpc.health.v1.Health") == [theirs]
+    # But a pool that is given is given on purpose.
+    async with asking(V1, with_reflection([HealthServicer()], pool=old_health)) as client:
+        assert await client.files(file_containing_symbol="grpc.health.v1.Health") == [theirs]
+
+
+@pytest.mark.slow
+def test_services_whose_messages_are_all_elsewhere() -> None:
+    """Nobody has to import the module of the file that declares them."""
+    script = """
+from trio_grpc.reflection._catalogue import Catalogue
+from tests.interop.standard.testing_trio_grpc import TestServiceServicer as servicer
+catalogue = Catalogue(None)
+catalogue.add(servicer.__trio_grpc_methods__, servicer.__trio_grpc_pb2__)
+assert len(catalogue.file_of_symbol("grpc.testing.TestService.EmptyCall")) == 3
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 async def test_services_without_descriptors_are_listed(autojump_clock: Clock) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncIterator, Iterable, Mapping
+from types import ModuleType
 from typing import Any, ClassVar
 
 import trio
@@ -14,6 +15,7 @@ import trio
 from trio_grpc._method import Method
 from trio_grpc._servicer import Servicer, ServicerContext
 from trio_grpc._status import RpcError, StatusCode
+from trio_grpc.health._v1 import health_pb2
 from trio_grpc.health._v1.health_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
@@ -61,6 +63,7 @@ class HealthServicer(Servicer):
 
     # Not the generated class as a base: what it infers is not typed enough for a public one.
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = GeneratedServicer.__trio_grpc_methods__
+    __trio_grpc_pb2__: ClassVar[ModuleType | None] = health_pb2
 
     def __init__(self, services: Iterable[str | Servicer] = ()) -> None:
         self._statuses: dict[str, ServingStatus] = {"": ServingStatus.SERVING}

@@ -5,8 +5,8 @@ It looks things up in protobuf's descriptor pools and knows nothing of the servi
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from google.protobuf.descriptor import FileDescriptor
@@ -18,26 +18,40 @@ from trio_grpc._method import Method
 class Catalogue:
     """Services and their files.
 
+    One name may be found in more than one pool: a program can have another health.proto than ours in the default pool.
+    So things are looked up in the pool that the user gives, then in the files of the services and what those import,
+    and only then in all else that the pools of the services have.
+
     Args:
-        pool: where descriptors are looked up first; None if only those pools are asked that the services' messages
-            are in.
+        pool: what the user gives, if anything.
     """
 
     def __init__(self, pool: DescriptorPool | None) -> None:
-        # As lists: there are few, and pools need not be hashable.
+        self._own_pool: Any = pool
+        # As a list: there are few, and pools need not be hashable.
         self._pools: list[Any] = [] if pool is None else [pool]
         self._services: set[str] = set()
+        self._served_files: dict[str, FileDescriptor] = {}
 
-    def add(self, methods: Mapping[str, Method[Any, Any]]) -> None:
-        """Add the services of these methods."""
-        for method in methods.values():
-            self._services.add(method.service)
-            for message_type in (method.request_type, method.response_type):
-                # Codecs may have other messages than protobuf's.
-                descriptor = getattr(message_type, "DESCRIPTOR", None)
-                pool = getattr(getattr(descriptor, "file", None), "pool", None)
-                if pool is not None and not any(pool is known for known in self._pools):
-                    self._pools.append(pool)
+    def add(self, methods: Mapping[str, Method[Any, Any]], module: ModuleType | None) -> None:
+        """Add the services of these methods.
+
+        Args:
+            methods: the methods.
+            module: the `_pb2` module that describes the services, if there is one.
+        """
+        self._services.update(method.service for method in methods.values())
+        # Codecs may have other messages than protobuf's.
+        types = [one for method in methods.values() for one in (method.request_type, method.response_type)]
+        descriptors = [getattr(module, "DESCRIPTOR", None)]
+        descriptors += [getattr(getattr(message_type, "DESCRIPTOR", None), "file", None) for message_type in types]
+        for descriptor in descriptors:
+            if not isinstance(descriptor, FileDescriptor):
+                continue
+            for file in _imports(descriptor):
+                self._served_files.setdefault(file.name, file)
+            if not any(descriptor.pool is known for known in self._pools):
+                self._pools.append(descriptor.pool)
 
     def services(self) -> list[str]:
         """The full names of all services, in alphabetical order."""
@@ -87,9 +101,16 @@ class Catalogue:
         return sorted({extension.number for extensions in found for extension in extensions})
 
     def _find(self, key: str, look_up: Callable[[Any], Any]) -> Any:
+        """The file that a look-up finds."""
+        others = []
         for found in self._search(look_up):
-            return found
-        raise KeyError(key)
+            served = self._served_files.get(found.name)
+            if found.pool is self._own_pool or (served is not None and served.pool is found.pool):
+                return found
+            others.append(found)
+        if not others:
+            raise KeyError(key)
+        return others[0]
 
     def _search(self, look_up: Callable[[Any], Any]) -> Iterator[Any]:
         """What the pools have, in their order."""
@@ -120,15 +141,17 @@ def _find_symbol(pool: Any, symbol: str) -> Any:
 
 
 def _with_imports(file: FileDescriptor) -> list[bytes]:
-    """Serialize a file and everything that it imports, directly or not, each once."""
+    return [one.serialized_pb for one in _imports(file)]
+
+
+def _imports(file: FileDescriptor) -> list[FileDescriptor]:
+    """A file and everything that it imports, directly or not, each once."""
+    found = [file]
     seen = {file.name}
-    pending = deque([file])
-    serialized = []
-    while pending:
-        one = pending.popleft()
-        serialized.append(one.serialized_pb)
+    # The list grows while it is walked through.
+    for one in found:
         for imported in one.dependencies:
             if imported.name not in seen:
                 seen.add(imported.name)
-                pending.append(imported)
-    return serialized
+                found.append(imported)
+    return found

@@ -7,6 +7,7 @@ v1alpha only.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
+from types import ModuleType
 from typing import Any, ClassVar
 
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -37,7 +38,7 @@ class _Reflection(Servicer):
             methods = getattr(servicer, "__trio_grpc_methods__", None)
             if methods is None or isinstance(servicer, type):
                 raise TypeError(f"servicer must be an instance of a generated ...Servicer class, got {servicer!r}")
-            self._catalogue.add(methods)
+            self._catalogue.add(methods, getattr(servicer, "__trio_grpc_pb2__", None))
 
     async def ServerReflectionInfo(
         self, requests: RequestStream[Any], context: ServicerContext[Any], /
@@ -89,7 +90,7 @@ class ReflectionServicer(_Reflection):
 
     Args:
         servicers: whose services it tells of; its own is added.
-        pool: where descriptors are looked up before the pools that the servicers' messages are in.
+        pool: where descriptors are looked up first.
 
     Raises:
         TypeError: an object is no servicer, or no pool.
@@ -98,6 +99,7 @@ class ReflectionServicer(_Reflection):
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = (
         generated_v1.ServerReflectionServicer.__trio_grpc_methods__
     )
+    __trio_grpc_pb2__: ClassVar[ModuleType | None] = v1
     _response_type = v1.ServerReflectionResponse
 
 
@@ -106,7 +108,7 @@ class ReflectionV1AlphaServicer(_Reflection):
 
     Args:
         servicers: whose services it tells of; its own is added.
-        pool: where descriptors are looked up before the pools that the servicers' messages are in.
+        pool: where descriptors are looked up first.
 
     Raises:
         TypeError: an object is no servicer, or no pool.
@@ -115,6 +117,7 @@ class ReflectionV1AlphaServicer(_Reflection):
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = (
         generated_v1alpha.ServerReflectionServicer.__trio_grpc_methods__
     )
+    __trio_grpc_pb2__: ClassVar[ModuleType | None] = v1alpha
     _response_type = v1alpha.ServerReflectionResponse
 
 
@@ -123,8 +126,8 @@ def with_reflection(servicers: Iterable[Servicer], *, pool: DescriptorPool | Non
 
     Args:
         servicers: what is served.
-        pool: where descriptors are looked up before the pools that the servicers' messages are in: for a program with
-            descriptors that no generated module holds.
+        pool: where descriptors are looked up first, before the files of the services and all else in the pools that
+            those are in: for a program with descriptors that no generated module holds.
 
     Returns:
         The servicers, and two more that tell of all of them.

@@ -11,6 +11,7 @@ import trio_grpc
 
 from tests.interop.standard import empty_pb2 as _empty_pb2
 from tests.interop.standard import messages_pb2 as _messages_pb2
+from tests.interop.standard import testing_pb2 as _testing_pb2
 
 __all__ = (
     "TestServiceServicer",
@@ -149,6 +150,7 @@ class TestServiceStub:
 class TestServiceServicer(trio_grpc.Servicer):
     """Serves `grpc.testing.TestService`; override its rpcs."""
 
+    __trio_grpc_pb2__ = _testing_pb2
     __trio_grpc_methods__ = {
         "EmptyCall": _method_TestService_EmptyCall,
         "UnaryCall": _method_TestService_UnaryCall,
@@ -281,6 +283,7 @@ class UnimplementedServiceStub:
 class UnimplementedServiceServicer(trio_grpc.Servicer):
     """No server has it."""
 
+    __trio_grpc_pb2__ = _testing_pb2
     __trio_grpc_methods__ = {
         "UnimplementedCall": _method_UnimplementedService_UnimplementedCall,
     }

@@ -75,6 +75,7 @@ class HealthStub:
 class HealthServicer(trio_grpc.Servicer):
     """Tells whether a server, and each of its services, takes calls."""
 
+    __trio_grpc_pb2__ = _health_pb2
     __trio_grpc_methods__ = {
         "Check": _method_Health_Check,
         "List": _method_Health_List,

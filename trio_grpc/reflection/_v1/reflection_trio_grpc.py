@@ -43,6 +43,7 @@ class ServerReflectionStub:
 class ServerReflectionServicer(trio_grpc.Servicer):
     """Describes what the server serves."""
 
+    __trio_grpc_pb2__ = _reflection_pb2
     __trio_grpc_methods__ = {
         "ServerReflectionInfo": _method_ServerReflection_ServerReflectionInfo,
     }
