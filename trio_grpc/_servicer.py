@@ -64,7 +64,8 @@ class Servicer:
     """
 
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = {}
-    __trio_grpc_pb2__: ClassVar[ModuleType | None] = None
+    # No ClassVar: to mypy, a module that is assigned in a class is none.
+    __trio_grpc_pb2__: ModuleType | None = None
 
     # Its name cannot be that of an rpc, of which the generator keeps such names away.
     def __trio_grpc_draining__(self) -> None:

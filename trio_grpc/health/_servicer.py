@@ -63,7 +63,7 @@ class HealthServicer(Servicer):
 
     # Not the generated class as a base: what it infers is not typed enough for a public one.
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = GeneratedServicer.__trio_grpc_methods__
-    __trio_grpc_pb2__: ClassVar[ModuleType | None] = health_pb2
+    __trio_grpc_pb2__: ModuleType | None = health_pb2
 
     def __init__(self, services: Iterable[str | Servicer] = ()) -> None:
         self._statuses: dict[str, ServingStatus] = {"": ServingStatus.SERVING}

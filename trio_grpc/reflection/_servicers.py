@@ -99,7 +99,7 @@ class ReflectionServicer(_Reflection):
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = (
         generated_v1.ServerReflectionServicer.__trio_grpc_methods__
     )
-    __trio_grpc_pb2__: ClassVar[ModuleType | None] = v1
+    __trio_grpc_pb2__: ModuleType | None = v1
     _response_type = v1.ServerReflectionResponse
 
 
@@ -117,7 +117,7 @@ class ReflectionV1AlphaServicer(_Reflection):
     __trio_grpc_methods__: ClassVar[Mapping[str, Method[Any, Any]]] = (
         generated_v1alpha.ServerReflectionServicer.__trio_grpc_methods__
     )
-    __trio_grpc_pb2__: ClassVar[ModuleType | None] = v1alpha
+    __trio_grpc_pb2__: ModuleType | None = v1alpha
     _response_type = v1alpha.ServerReflectionResponse
 
 
