@@ -228,7 +228,7 @@ class Server:
         assert request is not None
         handler = self._handlers.get(request.path)
         if handler is None:
-            stream.refuse(StatusCode.UNIMPLEMENTED, f"method {request.path} is not implemented here")
+            stream.refuse(StatusCode.UNIMPLEMENTED, f"method {request.path[:256]} is not implemented here")
             return
         if request.encoding != "identity" and get_compressor(request.encoding) is None:
             # gRPC compression.md: the refusal must say what would be accepted.

@@ -24,9 +24,10 @@ from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import NO_TEMPLATE, Field, HeaderTemplate
 from trio_grpc._transport.headers import (
+    fit_status,
     header_list_size,
+    over_peer_limit,
     response_fields,
-    shorten_message,
     trailer_fields,
     trailers_only_fields,
 )
@@ -268,10 +269,18 @@ class ServicerContext(Generic[ResponseT_contra]):
         Raises:
             RuntimeError: they were sent already.
             TypeError, ValueError: the metadata is malformed.
+            RpcError: RESOURCE_EXHAUSTED, it is larger than the client accepts; nothing was sent. It is the RPC's
+                status if it escapes the handler.
         """
         if self._stream.responded:
             raise RuntimeError("initial metadata was sent already")
-        self._initial_metadata = encode_metadata(metadata)
+        fields = encode_metadata(metadata)
+        limit = self._stream.peer_header_list_limit
+        size = _response_head(self._encoding).list_size + header_list_size(fields)
+        if size > limit:
+            message = over_peer_limit("initial metadata", size, limit, "client")
+            raise RpcError(StatusCode.RESOURCE_EXHAUSTED, message)
+        self._initial_metadata = fields
         self._queue_head()
         self._stream.announce()
         await checkpoint()
@@ -338,18 +347,24 @@ class ServicerContext(Generic[ResponseT_contra]):
         """Queue the status."""
         stream = self._stream
         if error is None:
+            metadata = self._trailing_metadata
+            if metadata:
+                limit = stream.peer_header_list_limit
+                size = _OK_TRAILERS.list_size + header_list_size(metadata)
+                if size > limit:
+                    # An OK without what was to come with it would be a lie. (C-core ends such calls so, too.)
+                    self._trailing_metadata = []
+                    message = over_peer_limit("trailing metadata", size, limit, "client")
+                    self._finish(RpcError(StatusCode.RESOURCE_EXHAUSTED, message))
+                    return
             if not stream.responded:
                 self._queue_head()
-            stream.finish(_OK_TRAILERS, self._trailing_metadata)
+            stream.finish(_OK_TRAILERS, metadata)
             return
         make = trailer_fields if stream.responded else trailers_only_fields
         details = encode_status_details(error.code, error.message, error.details) if error.details else b""
-        fields = make(error.code, error.message, details, self._trailing_metadata or error.trailing_metadata.to_wire())
-        limit = stream.peer_header_list_limit
-        if limit is not None and header_list_size(fields) > limit:
-            # The status matters more than what explains it; a client that gets more than it accepts reads neither.
-            room = limit - header_list_size(make(error.code)) - len("grpc-message") - 32
-            fields = make(error.code, shorten_message(error.message, room))
+        metadata = self._trailing_metadata or error.trailing_metadata.to_wire()
+        fields = fit_status(make, error.code, error.message, details, metadata, stream.peer_header_list_limit)
         stream.finish(NO_TEMPLATE, fields)
 
 

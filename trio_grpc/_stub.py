@@ -7,6 +7,7 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 import trio
+from trio.lowlevel import checkpoint
 
 from trio_grpc._call import (
     CallFactory,
@@ -157,6 +158,9 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             if channel.closed:
                 raise trio.ClosedResourceError("channel closed")
             if not may_retry(outcome, stream, attempt):
+                if not stream.stream_id:
+                    # It may have ended without waiting for anything.
+                    await checkpoint()
                 raise outcome_error(outcome, stream, deadline)
             attempt += 1
 

@@ -894,3 +894,8 @@ def test_decode_measures_extended_lists_too() -> None:
             decoder.decode(b"\x83\x86" + literal(b"a", b"bc"))
         with pytest.raises(HeaderListTooLarge):
             decoder.decode(b"\x83\x86\x86" + literal(b"a", b"b"))
+
+
+def test_a_template_knows_the_size_of_its_list() -> None:
+    assert HeaderTemplate(()).list_size == 0
+    assert HeaderTemplate([(b"a", b"bc"), (b"", b"")]).list_size == 35 + 32

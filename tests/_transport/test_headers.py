@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -25,6 +26,7 @@ from trio_grpc._transport.headers import (
     encode_timeout,
     extend_request,
     extend_response,
+    fit_status,
     header_list_size,
     http_to_status,
     is_grpc_content_type,
@@ -1101,3 +1103,31 @@ def test_shorten_message(message: str, size: int, kept: str) -> None:
 def test_header_list_size_counts_as_rfc_9113_says() -> None:
     assert header_list_size([]) == 0
     assert header_list_size([(b"a", b"bc"), (b"", b"")]) == 35 + 32
+
+
+@pytest.mark.parametrize("make", [trailer_fields, trailers_only_fields])
+@pytest.mark.parametrize("length", [0, 5, 50, 500])
+@pytest.mark.parametrize("details", [b"", b"d" * 60])
+@pytest.mark.parametrize("metadata", [(), ((b"x-long", b"v" * 300),)])
+def test_a_status_fits_wherever_it_can(
+    make: Callable[..., tuple[Field, ...]], length: int, details: bytes, metadata: tuple[Field, ...]
+) -> None:
+    message = "m" * length
+    least = header_list_size(make(5))
+    whole = make(5, message, details, metadata)
+    for limit in range(header_list_size(whole) + 3):
+        fields = fit_status(make, 5, message, details, metadata, limit)
+        kept = dict(fields)
+        assert kept[b"grpc-status"] == b"5"
+        assert header_list_size(fields) <= max(limit, least)
+        assert message.startswith(kept.get(b"grpc-message", b"").decode())
+        if limit >= header_list_size(whole):
+            assert fields == whole
+        elif limit >= header_list_size(make(5, message, b"", metadata)):
+            assert fields == make(5, message, b"", metadata)
+        elif limit >= header_list_size(make(5, message)):
+            # Whatever else goes, a message that can be kept whole in part is.
+            assert len(kept.get(b"grpc-message", b"")) >= min(length, 128)
+        else:
+            assert b"x-long" not in kept or len(kept[b"grpc-message"]) >= min(length, 128)
+    assert fit_status(make, 5, message, details, metadata, math.inf) == whole

@@ -21,6 +21,7 @@ from trio_grpc._transport.control_buffer import ControlBuffer, Farewell, RawFram
 from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
 from trio_grpc._transport.frames import ConnectionFault, ErrorCode, error_name
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.headers import header_list_size, over_peer_limit
 from trio_grpc._transport.keepalive import KEEPALIVE_PING, TOO_MANY_PINGS, KeepaliveTimer, PingStrikes
 from trio_grpc._transport.lifetime import MAX_AGE, LifetimeTimer
 from trio_grpc._transport.loopy_writer import LoopyWriter
@@ -38,6 +39,8 @@ FAREWELL_TIME = 1.0
 #: Seconds between the two GOAWAYs of a drain when the peer does not answer the PING (grpc-go waits as long).
 _DRAIN_PING_TIMEOUT = 5.0
 _DRAIN_PING = b"trio_bye"
+#: What the longest ``grpc-timeout`` adds to a header list.
+_TIMEOUT_SIZE = header_list_size([(b"grpc-timeout", b"99999999H")])
 
 
 class ConnectionLost(Exception):
@@ -464,7 +467,10 @@ class Connection:
         return min(self.writer.last_stream_id, self._goaway_last_id) > 0
 
     def open_stream(self, head: HeaderTemplate, literals: Sequence[Field], message_limit: int | None = None) -> Stream:
-        """Make a stream for a slot that the caller has acquired from ``table``. Nothing is queued yet."""
+        """Make a stream for a slot that the caller has acquired from ``table``. Nothing is queued yet.
+
+        Where the server would not accept the headers, the stream has ended before it begins, and takes no id.
+        """
         stream = Stream(
             self.control_buffer,
             self.table,
@@ -476,4 +482,21 @@ class Connection:
         )
         stream.head = head
         stream.head_literals = literals
+        # A deadline is allowed for in advance: only calls with metadata are counted. (It comes before metadata.)
+        if head.list_size + _TIMEOUT_SIZE > self.table.peer_header_list_limit or (
+            literals and literals[-1][0] != b"grpc-timeout"
+        ):
+            self._check_size(stream, head, literals)
         return stream
+
+    def _check_size(self, stream: Stream, head: HeaderTemplate, literals: Sequence[Field]) -> None:
+        """End a call here whose headers the server would not accept, or would answer with an end of the connection.
+
+        C-core does so with this status, grpc-go with INTERNAL; PROTOCOL-HTTP2 leaves it open.
+        """
+        limit = self.table.peer_header_list_limit
+        size = head.list_size + header_list_size(literals)
+        if size > limit:
+            message = over_peer_limit("request metadata", size, limit, "server")
+            stream.end(Outcome(StatusCode.RESOURCE_EXHAUSTED, message))
+            stream.reset(ErrorCode.CANCEL)

@@ -102,14 +102,17 @@ class HeaderTemplate:
 
     Attributes:
         fields: The fields, in the order in which they go on the wire.
+        list_size: Their size, counted as RFC 9113 section 6.5.2 says.
     """
 
-    __slots__ = ("fields",)
+    __slots__ = ("fields", "list_size")
 
     fields: tuple[Field, ...]
+    list_size: int
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.fields = tuple(fields)
+        self.list_size = sum([len(name) + len(value) + _ENTRY_OVERHEAD for name, value in self.fields])
 
     def __repr__(self) -> str:
         return f"HeaderTemplate({self.fields!r})"

@@ -12,7 +12,7 @@ import math
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -685,6 +685,24 @@ def header_list_size(fields: Iterable[Field]) -> int:
     return sum([len(name) + len(value) + 32 for name, value in fields])
 
 
+def over_peer_limit(what: str, size: int, limit: float, peer: str) -> str:
+    """Says that a header list was not sent because it is larger than the peer accepts.
+
+    Args:
+        what: What the list holds.
+        size: Its size.
+        limit: The peer's SETTINGS_MAX_HEADER_LIST_SIZE.
+        peer: ``client`` or ``server``.
+
+    Returns:
+        A status message.
+    """
+    return (
+        f"{what} of {size} bytes is over the limit of {limit:.0f} bytes that the {peer} accepts "
+        "(SETTINGS_MAX_HEADER_LIST_SIZE; option max_header_list_size over there)"
+    )
+
+
 def shorten_message(message: str, size: int) -> str:
     """Cuts a status message so that its encoding fits.
 
@@ -726,6 +744,45 @@ def rst_to_status(error_code: int) -> StatusCode:
         The status code that the call ends with.
     """
     return _RST_CODES.get(error_code, StatusCode.UNKNOWN)
+
+
+#: Octets of a message, encoded, that are worth more to its reader than trailing metadata.
+_LEAST_MESSAGE: Final = 128
+
+
+def fit_status(
+    make: Callable[..., tuple[Field, ...]],
+    code: int,
+    message: str,
+    details: bytes,
+    metadata: Sequence[Field],
+    limit: float,
+) -> tuple[Field, ...]:
+    """Builds a header list with a status that is as complete as the client accepts.
+
+    The status matters more than what explains it: a client that gets more than it accepts reads nothing. So first the
+    details go, then the end of the message, and the trailing metadata where it leaves no room for a message.
+
+    Args:
+        make: :func:`trailer_fields` or :func:`trailers_only_fields`.
+        code: The status code.
+        message: The status message.
+        details: The serialized ``google.rpc.Status``.
+        metadata: The trailing metadata, encoded.
+        limit: The client's SETTINGS_MAX_HEADER_LIST_SIZE.
+
+    Returns:
+        The fields.
+    """
+    for kept_details in (details, b""):
+        fields = make(code, message, kept_details, metadata)
+        if header_list_size(fields) <= limit:
+            return fields
+    room = int(limit) - header_list_size(make(code)) - len(b"grpc-message") - 32
+    room_beside = room - header_list_size(metadata)
+    if room_beside >= min(len(encode_message(message)), _LEAST_MESSAGE):
+        return make(code, shorten_message(message, room_beside), b"", metadata)
+    return make(code, shorten_message(message, room))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

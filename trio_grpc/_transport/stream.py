@@ -193,8 +193,8 @@ class Stream(OutgoingStream):
                 self._ended_event.set()
 
     @property
-    def peer_header_list_limit(self) -> int | None:
-        """Bytes of a header list that the peer accepts, None where it has not said."""
+    def peer_header_list_limit(self) -> float:
+        """Bytes of a header list that the peer accepts, inf where it has not said."""
         return self._table.peer_header_list_limit
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from math import inf
 from typing import Generic, TypeVar
 
 from outcome import Value
@@ -33,7 +34,7 @@ class StreamTable(Generic[StreamT]):
         opened: slots taken so far.
         limit: how many slots there are; may fall below ``slots_used``.
         refusal: why no more slots are handed out, or None.
-        peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, None where it has said nothing.
+        peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, inf where it has said nothing.
     """
 
     __slots__ = (
@@ -54,7 +55,7 @@ class StreamTable(Generic[StreamT]):
         self.opened: int = 0
         self.limit: int = limit
         self.refusal: BaseException | None = None
-        self.peer_header_list_limit: int | None = None
+        self.peer_header_list_limit: float = inf
         self._cut_short: OrderedDict[int, None] = OrderedDict()
         self._waiters: OrderedDict[Task, None] = OrderedDict()
         self._on_idle = on_idle
