@@ -36,8 +36,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     words(floor) or frozenset({""})
     for floor in (
         # words that everything uses
-        "_metadata _transport.frames _transport.side _transport.allocator _deadline _version _private_pool",
-        "_status",
+        """
+        _metadata _transport.frames _transport.side _transport.allocator _deadline _version _private_pool
+        _compressors
+        """,
+        "_status _zstd",
         "_method _codec _compression",
         "_options",
         # the protocol, and the one seam to the operating system
@@ -106,6 +109,9 @@ RESERVED: Mapping[str, str] = {
     "hyperframe": r"_transport\.(framer|header_codec)",
     "google": r"_codec|_private_pool|protoc|protoc_plugin|(health|reflection|channelz)(\..+)?|.*_pb2|.*_trio_grpc",
     "grpc_tools": r"protoc",
+    "compression": r"_zstd",
+    "backports": r"_zstd",
+    "zstandard": r"_zstd",
 }
 
 #: Rooms that do no I/O and are given the time.
@@ -570,7 +576,7 @@ def test_import_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded, threads = json.loads(done.stdout)
     unwanted = re.compile(
-        r"(asyncio|grpc|grpc_tools|grpclib|uvloop|sniffio|pytest|hypothesis|unittest|multiprocessing|concurrent"
+        r"(asyncio|grpc|grpc_tools|grpclib|uvloop|sniffio|pytest|hypothesis|unittest|multiprocessing|concurrent|zstandard|backports"
         r"|trio\.testing|trio_grpc\.(testing|protoc|protoc_plugin|health|reflection|channelz|__main__))(\.|$)"
     )
     assert_none([name for name in loaded if unwanted.match(name)], "import trio_grpc brings these along")

@@ -20,6 +20,7 @@ from trio_grpc._compression import (
     get_compressor,
     register_compressor,
 )
+from trio_grpc._zstd import find_library
 
 MIB = 1024 * 1024
 
@@ -37,7 +38,10 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compression, "_compressors", _compression._compressors.copy())
 
 
-@pytest.mark.parametrize("name", [compression.value for compression in Compression])
+with_zstd = pytest.mark.skipif(find_library() is None, reason="needs a library for zstd")
+
+
+@pytest.mark.parametrize("name", ["identity", "gzip", "deflate", pytest.param("zstd", marks=with_zstd)])
 class TestEveryBuiltIn:
     @pytest.mark.parametrize("data", [b"", b"x", b"x" * 100_000, bytes(range(256)) * 100])
     def test_data_comes_back(self, name: str, data: bytes) -> None:
@@ -142,13 +146,51 @@ class Reverse:
         return data[::-1]
 
 
-def test_what_is_built_in() -> None:
-    assert accept_encoding() == "identity,deflate,gzip"
-    assert get_compressor("nope") is None
+@pytest.mark.usefixtures("registry")
+class TestWhatIsBuiltIn:
+    def test_zstd_is_offered_where_a_library_for_it_is_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_compression, "_has_zstd", lambda: True)
+        assert accept_encoding() == "identity,deflate,gzip,zstd"
+        assert compressor_of("zstd") is compressor_of("zstd")
+        assert compression_name(Compression.ZSTD) == compression_name("zstd") == "zstd"
+
+    def test_zstd_is_not_offered_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_compression, "_has_zstd", lambda: False)
+        _compression._compressors.pop("zstd", None)
+        assert accept_encoding() == "identity,deflate,gzip"
+        assert get_compressor("zstd") is None
+        for spelling in (Compression.ZSTD, "zstd"):
+            with pytest.raises(ValueError, match=r"'zstd' needs a package: pip install 'trio-grpc\[zstd\]'"):
+                compression_name(spelling)
+        # One's own is as good.
+        register_compressor(Named("zstd"))
+        assert accept_encoding() == "identity,deflate,gzip,zstd"
+        assert compression_name(Compression.ZSTD) == "zstd"
+
+    def test_a_registered_zstd_stays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_compression, "_has_zstd", lambda: True)
+        _compression._compressors.pop("zstd", None)
+        compressor = Named("zstd")
+        register_compressor(compressor)
+        assert accept_encoding() == "identity,deflate,gzip,zstd"
+        assert get_compressor("zstd") is compressor
+
+    def test_others_are_unknown(self) -> None:
+        assert get_compressor("nope") is None
+
+
+class Named(Reverse):
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 @pytest.mark.usefixtures("registry")
 class TestRegistering:
+    @pytest.fixture(autouse=True)
+    def no_zstd(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_compression, "_has_zstd", lambda: False)
+        _compression._compressors.pop("zstd", None)
+
     def test_a_registered_compressor_is_found_and_offered(self) -> None:
         compressor = Reverse()
         register_compressor(compressor)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import logging
+import lzma
 import math
 import os
 import re
@@ -29,6 +30,7 @@ import trio_grpc.protoc
 import trio_grpc.reflection
 import trio_grpc.testing
 from tests.support.network import Network
+from trio_grpc import _compression
 from trio_grpc.testing import MemoryListener, open_channel_pair
 
 ROOT = Path(__file__).parent.parent
@@ -398,6 +400,56 @@ def test_a_whole_program(shutdown: dict[str, Any], monkeypatch: pytest.MonkeyPat
     shutdown["main"]()
     assert [call.arguments["address"] for call in calls] == ["0.0.0.0:50051"]
     assert isinstance(calls[0].arguments["servicers"][0], trio_grpc.Servicer)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# compression.md
+
+
+@pytest.fixture
+def compression(modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(_compression, "_compressors", _compression._compressors.copy())
+    monkeypatch.setattr("trio_grpc._servicer._HEADS", {})
+    return execute("compression.md", modules | {"lzma": lzma, "partial": partial})
+
+
+async def test_compressed_requests(compression: dict[str, Any], nursery: trio.Nursery) -> None:
+    compressed = []
+    base: Any = compression["Greeter"]
+
+    class Noting(base):  # type: ignore[misc]
+        async def Greet(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            compressed.append(context.request_compressed)
+            return await super().Greet(request, context)
+
+    listener = MemoryListener()
+    nursery.start_soon(trio_grpc.serve, [Noting()], listener)
+    assert len(await compression["upload"](listener.connect, "x" * 1000)) == 2
+    assert compressed == [True, False]
+    nursery.cancel_scope.cancel()
+
+
+async def test_compressed_responses(compression: dict[str, Any], nursery: trio.Nursery) -> None:
+    listener = MemoryListener()
+    await compression["serve_compressing"](nursery, listener)
+    async with trio_grpc.open_channel(listener.connect) as channel:
+        greeter = compression["GreeterStub"](channel)
+        for length in (10, 1000):
+            async with greeter.Greet.open(compression["Name"](text="x" * length), compression="x-lzma") as call:
+                assert len((await call.receive()).text) > length
+                assert call.response_compressed == (length == 1000)
+    nursery.cancel_scope.cancel()
+
+
+def test_a_compressor_of_ones_own(compression: dict[str, Any]) -> None:
+    compressor = compression["Lzma"]()
+    data = compressor.compress(bytes(1000))
+    assert compressor.decompress(data, 1000) == bytes(1000)
+    with pytest.raises(trio_grpc.DecompressedTooLarge):
+        compressor.decompress(data, 999)
+    for malformed in (data[:-1], data + b"x", b"x"):
+        with pytest.raises(trio_grpc.CompressionError):
+            compressor.decompress(malformed, 1000)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -23,7 +23,9 @@ from trio_grpc._channel import open_channel as open_channel
 from trio_grpc._codec import Codec as Codec
 from trio_grpc._codec import ProtobufCodec as ProtobufCodec
 from trio_grpc._compression import Compression as Compression
+from trio_grpc._compression import CompressionError as CompressionError
 from trio_grpc._compression import Compressor as Compressor
+from trio_grpc._compression import DecompressedTooLarge as DecompressedTooLarge
 from trio_grpc._compression import register_compressor as register_compressor
 from trio_grpc._interceptors import ClientInterceptor as ClientInterceptor
 from trio_grpc._interceptors import InterceptedCall as InterceptedCall
@@ -62,9 +64,11 @@ __all__ = (
     "ClientInterceptor",
     "Codec",
     "Compression",
+    "CompressionError",
     "Compressor",
     "ConnectionLifetime",
     "ConnectivityState",
+    "DecompressedTooLarge",
     "Endpoint",
     "InterceptedCall",
     "Keepalive",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from trio_grpc._codec import Codec
-from trio_grpc._compression import CompressionError, DecompressedTooLarge, get_compressor
+from trio_grpc._compression import DecompressedTooLarge, accept_encoding, get_compressor
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.messages import CompressedBytes, Message
@@ -178,7 +178,10 @@ def decompress(message: CompressedBytes, encoding: str, limit: int, make_error: 
         raise make_error(StatusCode.INTERNAL, "message has the compressed flag, but no grpc-encoding was announced")
     compressor = get_compressor(encoding)
     if compressor is None:
-        raise make_error(StatusCode.INTERNAL, f"message is compressed with {encoding!r}, which is not registered here")
+        raise make_error(
+            StatusCode.INTERNAL,
+            f"message is compressed with {encoding!r}, which is not supported here; supported: {accept_encoding()}",
+        )
     try:
         return compressor.decompress(message, limit)
     except DecompressedTooLarge as error:
@@ -186,5 +189,6 @@ def decompress(message: CompressedBytes, encoding: str, limit: int, make_error: 
             StatusCode.RESOURCE_EXHAUSTED,
             f"message is over the limit of {limit} bytes after decompression (option max_receive_message_length)",
         ) from error
-    except CompressionError as error:
+    except Exception as error:
+        # A `CompressionError`, or whatever a registered compressor raises for data that it cannot read.
         raise make_error(StatusCode.INTERNAL, f"failed to decompress a message with {encoding}: {error}") from error

@@ -12,6 +12,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from trio_grpc._codec import Codec
+from trio_grpc._compression import Compression
 from trio_grpc._options import ConnectionLifetime, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Address, Server, serve
 from trio_grpc._servicer import ServerInterceptor, Servicer
@@ -33,6 +34,7 @@ def run(
     keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
     connection_lifetime: ConnectionLifetime | None = None,
+    compression: Compression | str | None = None,
     codec: Codec | None = None,
     interceptors: Iterable[ServerInterceptor] = (),
     handshake_timeout: float = 120.0,
@@ -56,6 +58,7 @@ def run(
         keepalive: as for `serve`.
         keepalive_enforcement: as for `serve`.
         connection_lifetime: as for `serve`.
+        compression: as for `serve`.
         codec: as for `serve`.
         interceptors: as for `serve`.
         handshake_timeout: as for `serve`.
@@ -90,6 +93,7 @@ def run(
                 keepalive=keepalive,
                 keepalive_enforcement=keepalive_enforcement,
                 connection_lifetime=connection_lifetime,
+                compression=compression,
                 codec=codec,
                 interceptors=interceptors,
                 handshake_timeout=handshake_timeout,

@@ -17,7 +17,7 @@ import trio
 
 from trio_grpc._balancing.target import UnixTarget, parse_target
 from trio_grpc._codec import Codec, ProtobufCodec
-from trio_grpc._compression import accept_encoding, get_compressor
+from trio_grpc._compression import Compression, accept_encoding, get_compressor
 from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._intercepted_handler import InterceptedHandler
 from trio_grpc._interceptors import check_interceptors
@@ -234,7 +234,7 @@ class Server:
             # gRPC compression.md: the refusal must say what would be accepted.
             stream.refuse(
                 StatusCode.UNIMPLEMENTED,
-                f"request encoding {request.encoding!r} is not supported",
+                f"request encoding {request.encoding!r} is not supported here; supported: {accept_encoding()}",
                 accept_encoding=accept_encoding(),
             )
             return
@@ -308,6 +308,7 @@ async def serve(
     keepalive: ServerKeepalive | None = None,
     keepalive_enforcement: KeepaliveEnforcement | None = None,
     connection_lifetime: ConnectionLifetime | None = None,
+    compression: Compression | str | None = None,
     codec: Codec | None = None,
     interceptors: Iterable[ServerInterceptor] = (),
     handshake_timeout: float = 120.0,
@@ -326,6 +327,7 @@ async def serve(
         keepalive: when to ask whether a quiet client is still there; default `ServerKeepalive`.
         keepalive_enforcement: how often clients may ask whether the server is; default `KeepaliveEnforcement`.
         connection_lifetime: how long connections are kept; default for ever.
+        compression: algorithm for responses to clients that accept it; `ServicerContext.set_compression` overrides it.
         codec: turns messages into bytes; default protobuf.
         interceptors: run around every RPC, the first of them outermost.
         handshake_timeout: seconds for TLS, and for the client's first SETTINGS frame (120, as grpc-go).
@@ -333,7 +335,7 @@ async def serve(
 
     Raises:
         OSError: an address cannot be bound.
-        ValueError: an address is malformed, or two servicers implement the same method.
+        ValueError: an address is malformed, two servicers implement the same method, or there is no such compression.
         TypeError: an object is no servicer, or an option is of the wrong type.
     """
     limits = limits if limits is not None else Limits()
@@ -344,7 +346,8 @@ async def serve(
     around = check_interceptors(interceptors)
     # Chosen once, so that RPCs of a server without interceptors know nothing of any.
     make_handler = partial(InterceptedHandler, around) if around else MethodHandler
-    handlers = find_handlers(servicers, codec if codec is not None else ProtobufCodec(), limits, make_handler)
+    codec = codec if codec is not None else ProtobufCodec()
+    handlers = find_handlers(servicers, codec, limits, make_handler, compression)
     if ssl_context is not None:
         offer_h2(ssl_context)
     listeners: list[Listener] = []

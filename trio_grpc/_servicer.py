@@ -296,6 +296,8 @@ class ServicerContext(Generic[ResponseT_contra]):
     def set_compression(self, compression: Compression | str) -> None:
         """Compress the responses, if the client accepts that algorithm; call it before the first response.
 
+        `Compression.NONE` takes back what `serve` was told.
+
         Raises:
             RuntimeError: the response headers were sent already.
             ValueError: no compressor of that name is registered.
@@ -369,6 +371,7 @@ class ServicerContext(Generic[ResponseT_contra]):
 
 
 Handler = Callable[[Any, ServicerContext[Any]], Any]
+_RunRpc = Callable[[Stream, ServicerContext[Any]], Awaitable[None]]
 
 #: The type of a server's interceptor.
 ServerInterceptor: TypeAlias = Callable[[ServicerContext[Any], Proceed], Awaitable[None]]
@@ -402,7 +405,17 @@ class MethodHandler(MessageCoder[Any, Any]):
         self._function = function
         self._call = self._choose_call()
 
-    def _choose_call(self) -> Callable[[Stream, ServicerContext[Any]], Awaitable[None]]:
+    def compress_by_default(self, compression: str) -> None:
+        """Have RPCs begin with this compression. Handlers that nobody asks for it pay nothing for it."""
+        call = self._call
+
+        async def compressing(stream: Stream, context: ServicerContext[Any]) -> None:
+            context.set_compression(compression)
+            await call(stream, context)
+
+        self._call = compressing
+
+    def _choose_call(self) -> _RunRpc:
         """Return what runs RPCs of this kind."""
         return {
             Cardinality.UNARY_UNARY: self._unary_unary,
@@ -586,13 +599,15 @@ def find_handlers(
     codec: Codec,
     limits: Limits,
     make_handler: Callable[[Method[Any, Any], Handler, Codec, Limits], MethodHandler] = MethodHandler,
+    compression: Compression | str | None = None,
 ) -> dict[str, MethodHandler]:
     """Return the handlers of all methods by their paths.
 
     Raises:
         TypeError: an object is not a servicer, or a method of its is not callable.
-        ValueError: two servicers implement the same service.
+        ValueError: two servicers implement the same service, or there is no such compression.
     """
+    encoding = "identity" if compression is None else compression_name(compression)
     handlers: dict[str, MethodHandler] = {}
     for servicer in servicers:
         methods = getattr(servicer, "__trio_grpc_methods__", None)
@@ -604,5 +619,7 @@ def find_handlers(
                 raise TypeError(f"{type(servicer).__name__}.{name} is not callable")
             if method.path in handlers:
                 raise ValueError(f"{method.path} is implemented by more than one servicer")
-            handlers[method.path] = make_handler(method, function, codec, limits)
+            handler = handlers[method.path] = make_handler(method, function, codec, limits)
+            if encoding != "identity":
+                handler.compress_by_default(encoding)
     return handlers
