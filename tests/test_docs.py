@@ -684,6 +684,68 @@ def test_reflection_of_plugins(modules: dict[str, Any], tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# keepalive.md
+
+
+@pytest.fixture
+def keepalive(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("keepalive.md", {**modules, "partial": partial, "open_channel_pair": open_channel_pair})
+
+
+async def test_listening_with_keepalive(keepalive: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    listener = trio_grpc.testing.MemoryListener()
+    heard: list[str] = []
+
+    async def vanish() -> None:
+        """A server that says one word, and then nothing any more."""
+        peer = trio_grpc.testing.ScriptedPeer.server(await listener.accept())
+        await peer.handshake()
+        await peer.expect(trio_grpc.testing.HeadersFrame)
+        await peer.send_response(1)
+        await peer.send_message(1, keepalive["Greeting"](text="Hello").SerializeToString())
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(vanish)
+        with pytest.raises(trio_grpc.RpcError, match="keepalive: no answer to a PING in 20 s") as caught:
+            await keepalive["listen"](listener.connect, heard)
+        nursery.cancel_scope.cancel()
+    assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+    assert heard == ["Hello"]
+    assert trio.current_time() == pytest.approx(80)
+
+
+async def test_serving_patiently(keepalive: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    listener = trio_grpc.testing.MemoryListener()
+    async with trio.open_nursery() as nursery:
+        server = await keepalive["serve_patiently"](nursery, listener)
+        option = trio_grpc.Keepalive(time=30, permit_without_calls=True)
+        async with trio_grpc.open_channel(listener.connect, keepalive=option) as channel:
+            await keepalive["GreeterStub"](channel).Greet(keepalive["Name"](text="you"))
+            # 50 PINGs, and not yet long enough for the channel to go idle by itself.
+            await trio.sleep(1500)
+            assert server.statistics().connections == 1
+        await server.drain()
+
+
+async def test_connections_grow_old(keepalive: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    listener = trio_grpc.testing.MemoryListener()
+    async with trio.open_nursery() as nursery:
+        server = await keepalive["serve_behind_a_load_balancer"](nursery, listener)
+        async with trio_grpc.open_channel(listener.connect) as channel:
+            await keepalive["GreeterStub"](channel).Greet(keepalive["Name"](text="you"))
+            await trio.sleep(899)
+            assert server.statistics().connections == 1
+            await trio.sleep(2)
+            assert server.statistics().connections == 0
+        await server.drain()
+
+
+async def test_a_quiet_day(keepalive: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    await keepalive["test_a_quiet_day"]()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # api.md
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.behaviour.scripted import NarrowStream, Pipe
-from trio_grpc._options import Limits
+from trio_grpc._options import Keepalive, Limits
 from trio_grpc._status import StatusCode
 from trio_grpc._transport import frames
 from trio_grpc._transport.byte_stream import wrap
@@ -158,6 +159,22 @@ async def test_a_peer_that_says_nothing(side: Side, nursery: trio.Nursery, autoj
     await joined.peer.expect(GoawayFrame, error_code=ErrorCode.SETTINGS_TIMEOUT)
     await joined.peer.expect_eof()
     assert str(joined.connection.reason) == "connection to somebody failed: no SETTINGS frame from the peer in 10 s"
+
+
+@pytest.mark.parametrize(
+    "option", [None, Keepalive(time=inf), Keepalive(time=60, timeout=7)], ids=["none", "off", "on"]
+)
+async def test_keepalive_bounds_what_the_kernel_waits_for_too(
+    option: Keepalive | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TCP_USER_TIMEOUT (gRFC A18), before anything is written."""
+    timeouts: list[float] = []
+    near, _ = trio.testing.memory_stream_pair()
+    byte_stream = wrap(near)
+    monkeypatch.setattr(type(byte_stream), "set_user_timeout", lambda _, seconds: timeouts.append(seconds))
+    Connection(Side.CLIENT, byte_stream, QUIET, peer="somebody", handshake_timeout=10, keepalive=option)
+    assert timeouts == ([7] if option is not None and option.time < inf else [])
+    await near.aclose()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -335,6 +335,48 @@ async def test_a_drain_during_the_handshake(nursery: trio.Nursery, autojump_cloc
     await endpoint.assert_nothing_left()
 
 
+@pytest.mark.parametrize("sockets", [False, True], ids=["memory", "sockets"])
+async def test_a_drain_while_connections_arrive(sockets: bool, nursery: trio.Nursery, autojump_clock: Any) -> None:
+    """Each of them is served, drained or turned away at once; none is kept, and the drain does not wait for them."""
+    endpoint = await start_server(nursery, sockets=sockets)
+    ends: list[str] = []
+
+    async def arrive(delay: float) -> None:
+        await trio.sleep(delay)
+        try:
+            peer = await endpoint.connect()
+        except OSError:
+            ends.append("refused")
+            return
+        async with peer:
+            try:
+                await peer.handshake()
+                await send_call(peer, 1, EchoRequest(text="in time?"))
+                while not isinstance(frame := await peer.receive_frame(), HeadersFrame):
+                    pass
+                assert frame.get("grpc-status") is None
+                assert EchoReply.FromString(await peer.receive_message(1)).text == "in time?"
+                await expect_status(peer, 1, StatusCode.OK)
+                ends.append("served")
+                while True:
+                    await peer.receive_frame()
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                ends.append("closed")
+
+    for number in range(200):
+        nursery.start_soon(arrive, number / 100)
+    await trio.sleep(1)
+    # In the middle of it, and among those of the same instant.
+    with trio.fail_after(7):
+        await endpoint.server.drain()
+    await trio.sleep(5)
+    assert ends.count("refused") >= 95
+    assert ends.count("served") >= 95
+    # Whoever got a connection has seen its end.
+    assert ends.count("closed") + ends.count("refused") == 200
+    await endpoint.assert_nothing_left()
+
+
 async def test_a_client_that_says_goodbye_still_gets_its_answers(nursery: trio.Nursery, autojump_clock: Any) -> None:
     endpoint = await start_server(nursery)
     async with await endpoint.client() as peer:

@@ -26,6 +26,7 @@ from tests.behaviour.scripted import (
     send_reply,
     start_server,
 )
+from tests.support.checkpoints import counting
 from trio_grpc import Keepalive, KeepaliveEnforcement, ServerKeepalive, StatusCode
 from trio_grpc.testing import ErrorCode, Frame, GoawayFrame, HeadersFrame, PingFrame, ScriptedPeer, open_channel_pair
 
@@ -269,6 +270,66 @@ async def test_two_connections_with_the_same_fault_are_one(nursery: trio.Nursery
         await last.aclose()
 
 
+async def test_a_server_that_dies_after_its_goodbye(nursery: trio.Nursery, autojump_clock: Any) -> None:
+    """A connection that is draining still has calls to lose."""
+    async with ScriptedServer(keepalive=Keepalive(time=10)) as scripted:
+        call = Background(nursery, scripted.stub.Unary, EchoRequest())
+        peer = await scripted.accept()
+        await expect_call(peer, 1)
+        peer.auto_ack = False
+        await peer.send_goaway(1)
+        began = trio.current_time()
+        error = await call.error()
+        assert error.message == (
+            "connection to MemoryListener.connect lost: keepalive: no answer to a PING in 20 s; "
+            "before that, MemoryListener.connect is going away: NO_ERROR"
+        )
+        assert trio.current_time() - began == pytest.approx(30, abs=0.1)
+        await peer.aclose()
+
+
+@pytest.mark.parametrize("after", [0, 5, 10, 15, 29, 1000])
+@pytest.mark.parametrize("calls", [False, True], ids=["idle", "busy"])
+async def test_a_channel_can_be_left_at_any_time(
+    calls: bool, after: float, nursery: trio.Nursery, autojump_clock: Any
+) -> None:
+    """Before its time, while it waits for an answer, and asleep for want of calls."""
+    async with ScriptedServer(keepalive=Keepalive(time=10)) as scripted:
+        call = Background(nursery, scripted.stub.Unary, EchoRequest())
+        peer = await scripted.accept()
+        await expect_call(peer, 1)
+        if not calls:
+            await send_reply(peer, 1, EchoReply())
+            await call.result()
+        peer.auto_ack = False
+        await trio.sleep(after)
+        began = trio.current_time()
+    assert trio.current_time() - began < 3
+    scripted.assert_nothing_left(connections=0)
+    await peer.aclose()
+
+
+@pytest.mark.parametrize("sockets", [False, True], ids=["memory", "sockets"])
+async def test_a_caller_cancelled_at_any_checkpoint_behind_a_ping(
+    sockets: bool, monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    """Each call finds a connection that has been quiet for long; the PING that it causes outlives it."""
+    async with open_channel_pair(Echo(), keepalive=Keepalive(time=10), sockets=sockets) as (channel, server):
+        stub = EchoStub(channel)
+        await stub.Unary(EchoRequest())
+        number = 0
+        with counting(monkeypatch) as checkpoints:
+            while await checkpoints.cancel_at(number + 1, lambda: stub.Unary(EchoRequest())):
+                number += 1
+                await trio.sleep(100)
+                statistics = channel.statistics()
+                assert (statistics.connections, statistics.streams, statistics.control_frames) == (1, 0, 0)
+        assert number >= 1
+        await trio.sleep(100)
+        await stub.Unary(EchoRequest())
+        assert server.statistics().connections == 1
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A server and its clients
 
@@ -285,6 +346,16 @@ async def test_a_client_that_has_vanished_is_found_out(nursery: trio.Nursery, au
         assert trio.current_time() == pytest.approx(70, abs=0.1)
         await endpoint.assert_nothing_left()
         assert endpoint.servicer.cancelled == 1
+
+
+async def test_a_drain_does_not_wait_for_a_client_that_has_vanished(nursery: trio.Nursery, autojump_clock: Any) -> None:
+    endpoint = await start_server(nursery, keepalive=ServerKeepalive(time=60, timeout=10))
+    async with await endpoint.client() as peer:
+        await peer.send_request(1, BIDI)
+        await trio.sleep(30)
+        await endpoint.server.drain()
+        assert trio.current_time() == pytest.approx(70, abs=0.1)
+        await endpoint.assert_nothing_left()
 
 
 async def test_a_server_asks_every_two_hours_by_default_also_without_calls(
