@@ -628,6 +628,93 @@ async def test_tls_with_names_and_client_certificates(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# channels.md
+
+
+@pytest.fixture
+def channels(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("channels.md", modules)
+
+
+@pytest.fixture
+async def listeners(modules: dict[str, Any], nursery: trio.Nursery) -> list[MemoryListener]:
+    """Two servers."""
+    found = [MemoryListener(), MemoryListener()]
+    for listener in found:
+        await nursery.start(trio_grpc.serve, [modules["Greeter"]()], listener)
+    return found
+
+
+async def test_waiting_for_somebody(channels: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    async def nobody() -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        raise ConnectionRefusedError("nobody there")
+
+    async with trio_grpc.open_channel(nobody) as channel:
+        said = await channels["greet_when_there_is_somebody"](channels["GreeterStub"](channel))
+    assert said.startswith("DEADLINE_EXCEEDED: deadline of 10 s exceeded; not connected: failed to connect to ")
+    assert said.endswith("nobody there")
+
+
+async def test_warming_up_and_logging_states(
+    channels: dict[str, Any],
+    listeners: list[MemoryListener],
+    nursery: trio.Nursery,
+    capsys: pytest.CaptureFixture[str],
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with trio_grpc.open_channel(listeners[0].connect) as channel:
+        nursery.start_soon(channels["log_states"], channel)
+        await trio.testing.wait_all_tasks_blocked()
+        await channels["warm_up"](channel)
+        await trio.testing.wait_all_tasks_blocked()
+    await trio.testing.wait_all_tasks_blocked()
+    assert capsys.readouterr().out.split() == ["IDLE", "CONNECTING", "READY"]
+
+
+async def test_a_resolver_that_reads_a_file(channels: dict[str, Any], tmp_path: Path, nursery: trio.Nursery) -> None:
+    servers = [await nursery.start(trio_grpc.serve, [channels["Greeter"]()], "127.0.0.1:0") for _ in range(2)]
+    path = tmp_path / "greeters"
+    path.write_text("".join(f"{server.addresses[0]}\n" for server in servers))
+    async with channels["open_channel_to_file"](path) as channel:
+        reply = await channels["GreeterStub"](channel).Greet(channels["Name"](text="you"))
+        assert reply.text == "Hello, you!"
+
+
+async def test_a_policy_of_ones_own(
+    channels: dict[str, Any],
+    listeners: list[MemoryListener],
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two = (
+        trio_grpc.Endpoint(name, connect=channels["endpoint_in_memory"](listener).connect)
+        for name, listener in zip(("one", "two"), listeners, strict=True)
+    )
+    resolver = trio_grpc.testing.ManualResolver(two, one)
+    open_channel = partial(trio_grpc.open_channel, resolvers={"test": resolver})
+    monkeypatch.setattr(trio_grpc, "open_channel", open_channel)
+    async with channels["open_ranked_channel"]("test:///greeter") as channel:
+        greet = channels["GreeterStub"](channel).Greet
+        await channel.wait_ready()
+        await trio.testing.wait_all_tasks_blocked()
+        for order, first in (((two, one), "two"), ((one, two), "one")):
+            resolver.update(*order)
+            await trio.testing.wait_all_tasks_blocked()
+            async with greet.open(channels["Name"](text="you")) as call:
+                assert (await call.receive()).text == "Hello, you!"
+                assert call.peer == first
+        resolver.update()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio_grpc.RpcError, match="no endpoints"):
+            await greet(channels["Name"](text="you"))
+
+
+def test_channels_that_the_page_opens(channels: dict[str, Any]) -> None:
+    assert channels["open_balanced_channel"]().target == "greeter.example:50051"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # proxies.md
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -199,3 +201,23 @@ async def test_calling_a_dead_socket(path: Path) -> None:
         with pytest.raises(RpcError, match=f"unix:{path}") as caught:
             await EchoStub(channel).Unary(EchoRequest())
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+# -- abstract names
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="abstract names are Linux's")
+async def test_an_abstract_name(nursery: trio.Nursery, tmp_path: Path) -> None:
+    # The path makes it unique, as names are the machine's.
+    name = f"unix-abstract:{tmp_path}"
+    server: Server = await nursery.start(trio_grpc.serve, [Echo()], name)
+    assert server.addresses == (name,)
+    await call_it(name)
+    assert not files(tmp_path)
+    with pytest.raises(OSError, match=re.escape(name)):
+        await trio_grpc.serve([Echo()], name)
+    await server.drain()
+    async with trio_grpc.open_channel(name) as channel:
+        with pytest.raises(RpcError, match=f"failed to connect to {re.escape(name)}") as caught:
+            await EchoStub(channel).Unary(EchoRequest())
+        assert caught.value.code is StatusCode.UNAVAILABLE

@@ -124,7 +124,7 @@ async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> C
         trio.ClosedResourceError: the channel is closed.
     """
     while True:
-        connection = channel._connection_nowait()
+        connection = channel._pick_nowait()
         if connection is None or connection.draining:
             try:
                 connection = await channel._wait_connection(bool(wait_for_ready))

@@ -140,9 +140,6 @@ class Channel:
             backoff=Backoff(),
             idle_timeout=_check_idle_timeout(idle_timeout),
         )
-        #: Returns the connection for a new call if there is one right now. Each call asks: an attribute, so that there
-        #: is no function in between.
-        self._connection_nowait: Callable[[], Connection | None] = self._balancer.connection_nowait
         self._own_stream = target if isinstance(target, trio.abc.Stream) else None
         self._heads: dict[tuple[str, str], HeaderTemplate] = {}
 
@@ -255,6 +252,14 @@ class Channel:
         return f"<Channel to {self.target}, {self.state.value}>"
 
     # -- for the rooms above (one RPC); private, so that what users see does not drag in the transport
+
+    def _connection_nowait(self) -> Connection | None:
+        """Return the connection for a new call where all go to one. Each call asks: nothing is dearer than need be."""
+        return self._balancer.connection
+
+    def _pick_nowait(self) -> Connection | None:
+        """Return a connection for a new call if there is one right now."""
+        return self._balancer.pick_nowait()
 
     async def _wait_connection(self, wait_for_ready: bool) -> Connection:
         """Return a connection for a new call, see `Balancer.wait_connection`."""

@@ -321,7 +321,8 @@ async def serve(
 
     Args:
         servicers: instances of generated servicer classes.
-        address: ``"host:port"`` (port 0 for any free one), ``"unix:path"``, a `trio.abc.Listener`, or several of these.
+        address: ``"host:port"`` (port 0 for any free one), ``"unix:path"``, ``"unix-abstract:name"``, a
+            `trio.abc.Listener`, or several of these.
         ssl_context: TLS with this context. Its ALPN protocols are set to ``h2``, which clients must offer.
         limits: what each connection accepts; default `Limits`.
         keepalive: when to ask whether a quiet client is still there; default `ServerKeepalive`.
@@ -363,8 +364,9 @@ async def serve(
             target = parse_target(one, default_port=None)
             try:
                 if isinstance(target, UnixTarget):
-                    listeners.append(await _listen_unix(target.path))
-                    socket_files.append(_SocketFile.of(target.path))
+                    listeners.append(await _listen_unix(target))
+                    if not target.abstract:
+                        socket_files.append(_SocketFile.of(target.path))
                     addresses.append(str(target))
                 else:
                     opened = await trio.open_tcp_listeners(target.port, host=target.host)
@@ -429,12 +431,13 @@ async def _close(listeners: Iterable[Listener], socket_files: Iterable[_SocketFi
         socket_file.remove()
 
 
-async def _listen_unix(path: str) -> trio.SocketListener:
+async def _listen_unix(target: UnixTarget) -> trio.SocketListener:
     """Listen on a unix socket; a socket file that a dead server left is replaced, one of a living server is not."""
-    _remove_stale(path)
+    if not target.abstract:
+        _remove_stale(target.path)
     sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
     try:
-        await sock.bind(path)
+        await sock.bind(target.path)
         sock.listen(4096)
     except BaseException:
         sock.close()
@@ -475,4 +478,7 @@ def _socket_name(name: Any) -> str:
     if isinstance(name, tuple):
         host, port = name[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if isinstance(name, bytes):
+        # The kernel gives abstract names as bytes, others as text.
+        return f"unix-abstract:{name[1:].decode(errors='replace')}"
     return f"unix:{name}" if name else "unix:"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from math import inf
@@ -21,6 +22,7 @@ from tests.interop.conftest import Certificates
 from tests.interop.counting import CountingStream
 from tests.interop.waiting import until
 from trio_grpc import Channel, Compression, RpcError, StatusCode
+from trio_grpc.testing import ManualResolver
 
 pytestmark = pytest.mark.watchdog(30)
 
@@ -465,3 +467,48 @@ async def test_many_calls_while_the_server_goes_away(echo: EchoStub) -> None:
         assert set(codes) <= {StatusCode.UNAVAILABLE, StatusCode.CANCELLED}
     async with trio_grpc.open_channel(other) as channel:
         await EchoStub(channel).Unary(EchoRequest())
+
+
+# -- several servers
+
+
+async def test_round_robin_over_real_servers(echo: EchoStub) -> None:
+    """Calls go to each in turn; to the others when one goes away; and to one that comes back at another address."""
+    addresses = [await spawn(echo) for _ in range(3)]
+    resolver = ManualResolver(*addresses)
+    async with trio_grpc.open_channel(
+        "test:///echo", resolvers={"test": resolver}, load_balancing="round_robin"
+    ) as channel:
+        stub = EchoStub(channel)
+
+        async def peers(calls: int) -> set[str]:
+            found = set()
+            for _ in range(calls):
+                async with stub.Unary.open(EchoRequest()) as call:
+                    await call.receive()
+                    found.add(call.peer)
+            return found
+
+        await channel.wait_ready()
+        await until(lambda: channel.statistics().connections == 3)
+        await trio.testing.wait_all_tasks_blocked()
+        while await peers(3) != set(addresses):
+            await trio.lowlevel.checkpoint()
+        gone = addresses.pop()
+        await echo.Unary(EchoRequest(text="stop", payload=gone.encode(), count=20))
+        await until(lambda: channel.statistics().connections == 2)
+        assert await peers(4) == set(addresses)
+        addresses.append(await spawn(echo))
+        resolver.update(*addresses)
+        while await peers(3) != set(addresses):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_list_of_addresses_one_of_which_is_closed(echo: EchoStub) -> None:
+    address = await spawn(echo)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        target = "ipv4:{}:{},{}".format(*closed.getsockname(), address)
+        async with trio_grpc.open_channel(target) as channel, EchoStub(channel).Unary.open(EchoRequest()) as call:
+            await call.receive()
+            assert call.peer == address

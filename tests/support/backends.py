@@ -16,6 +16,7 @@ class Backend:
     Attributes:
         endpoint: leads there.
         dials: connection attempts, ever.
+        refusals: those of them that found nobody.
         servicer: of the server that is up, or was last.
         server: the one that is up.
     """
@@ -23,6 +24,7 @@ class Backend:
     def __init__(self, nursery: trio.Nursery, name: str) -> None:
         self.endpoint = Endpoint(name, connect=self.dial)
         self.dials = 0
+        self.refusals = 0
         self.servicer = Echo()
         self.server: Server | None = None
         self._nursery = nursery
@@ -38,6 +40,7 @@ class Backend:
     async def dial(self) -> trio.abc.Stream:
         self.dials += 1
         if self._listener is None:
+            self.refusals += 1
             await trio.lowlevel.checkpoint()
             raise ConnectionRefusedError("no server here")
         return await self._listener.connect()

@@ -80,8 +80,8 @@ class Balancer:
 
     # -- for calls
 
-    def connection_nowait(self) -> Connection | None:
-        """Return the connection for a new call if there is one right now."""
+    def pick_nowait(self) -> Connection | None:
+        """Return a connection for a new call if there is one right now."""
         connection = self.connection
         if connection is None and self._picker is not None:
             subchannel = self._picker()
@@ -101,7 +101,7 @@ class Balancer:
             while True:
                 if self._services.closing:
                     raise trio.ClosedResourceError("channel closed")
-                connection = self.connection_nowait()
+                connection = self.pick_nowait()
                 if connection is not None and not connection.draining:
                     return connection
                 changed = self._changed
