@@ -453,6 +453,25 @@ def test_a_compressor_of_ones_own(compression: dict[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# codegen.md
+
+
+async def test_code_that_is_generated(modules: dict[str, Any]) -> None:
+    namespace = execute("codegen.md", modules)
+    async with greeter_of(namespace, namespace["Greeter"]()) as greeter:
+        assert await namespace["ask"](greeter) == "Hello, you!"
+
+
+def test_the_options_of_the_generator_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        trio_grpc.protoc.main(["--help"])
+    known = capsys.readouterr().out
+    mentioned = set(re.findall(r"--[a-z]+(?:-[a-z]+)*\b", page("codegen.md"))) - {"--strict"}
+    assert mentioned == {"--out", "--relative-imports", "--snake-case"}
+    assert {option for option in mentioned if option not in known} == set()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # errors.md
 
 

@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import io
+import json
 import os
 import stat
 import subprocess
@@ -335,6 +336,89 @@ async def test_an_rpc_that_is_not_overridden_is_unimplemented_and_says_its_wire_
     assert caught.value.message == f"samples.naming.Keywords/{name} is not implemented"
 
 
+# Names in snake case
+
+
+SNAKES = """
+import json
+import trio
+import snake_case_trio_grpc
+from snake_case_pb2 import Thing
+from snake_case_trio_grpc import WordsServicer, WordsStub
+import trio_grpc.testing
+
+class Words(WordsServicer):
+    async def get_thing(self, request, context):
+        assert context.method.path == "/samples.snake_case.Words/GetThing"
+        return request
+
+    async def get_other_thing(self, request, context):
+        yield request
+
+async def main():
+    async with trio_grpc.testing.open_channel_pair(Words()) as (channel, _):
+        words = WordsStub(channel)
+        assert vars(words).keys() == Words.__trio_grpc_methods__.keys()
+        assert await words.get_thing(Thing()) == Thing()
+        async with words.get_other_thing(Thing()) as things:
+            assert [thing async for thing in things] == [Thing()]
+        try:
+            await words.get2(Thing())
+        except trio_grpc.RpcError as error:
+            assert error.message == "samples.snake_case.Words/Get2 is not implemented"
+        else:
+            raise AssertionError
+
+trio.run(main)
+print(json.dumps({
+    name: {attribute: method.name for attribute, method in servicer.__trio_grpc_methods__.items()}
+    for name, servicer in vars(snake_case_trio_grpc).items()
+    if name.endswith("Servicer")
+}))
+"""
+
+
+def test_names_in_snake_case_if_asked_for(tmp_path: Path) -> None:
+    arguments = [f"-I{SAMPLES}", f"--out={tmp_path}", "--snake-case", "snake_case.proto"]
+    assert trio_grpc.protoc.main(arguments) == 0
+    # In a process of its own, which knows the module in this form only.
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SNAKES],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {
+        "WordsServicer": {
+            "get": "Get",
+            "get_thing": "GetThing",
+            "get_other_thing": "getOtherThing",
+            "get_http_status": "GetHTTPStatus",
+            "http_get": "HTTPGet",
+            "list_v2_items": "ListV2Items",
+            "get2": "Get2",
+            "x": "X",
+            "as_it_is": "as_it_is",
+            "half_way": "Half_Way",
+        },
+        # What two rpcs would be called is the name of the one that has it already.
+        "SameServicer": {"get_thing_": "GetThing", "get_thing": "get_thing", "get_thing__": "Get_Thing"},
+        "ReservedServicer": {
+            "import__": "Import",  # import_ is an rpc of its own
+            "import_": "import_",
+            "none": "None",
+            "__secret__": "__Secret",
+            "__init___": "__Init__",
+        },
+    }
+
+
+def test_names_are_the_protos_unless_asked() -> None:
+    response = generate(request_for("snake_case.proto"))
+    assert "self.GetHTTPStatus: " in response.file[0].content
+    assert "get_http_status" not in response.file[0].content
+
+
 # Imports
 
 
@@ -655,7 +739,7 @@ def test_works_as_a_plugin_of_protoc(tmp_path: Path, root: Path, options: Sequen
     [
         (
             plugin_pb2.CodeGeneratorRequest(parameter="relative_imports,fast"),
-            "unknown option 'fast'; the options are: relative_imports",
+            "unknown option 'fast'; the options are: relative_imports, snake_case",
         ),
         (
             plugin_pb2.CodeGeneratorRequest(file_to_generate=["x.proto"]),

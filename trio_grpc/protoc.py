@@ -86,6 +86,13 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         action="store_true",
         help="let the generated modules import each other relatively, for an output inside a package",
     )
+    parser.add_argument(
+        "--snake-case",
+        "--snake_case",
+        dest="snake_case",
+        action="store_true",
+        help="name the methods of stubs and servicers get_thing where the .proto has GetThing",
+    )
     parser.add_argument("files", metavar="FILE.proto", nargs="+", help="the files to generate from")
     return parser.parse_args(argv)
 
@@ -115,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
         own_files = descriptor_pb2.FileDescriptorSet.FromString(own.read_bytes()).file
         request = plugin_pb2.CodeGeneratorRequest(
             file_to_generate=[file.name for file in own_files],
-            parameter="relative_imports" if arguments.relative_imports else "",
+            parameter=",".join(option for option in ("relative_imports", "snake_case") if getattr(arguments, option)),
             proto_file=descriptor_pb2.FileDescriptorSet.FromString(all_files.read_bytes()).file,
         )
         response = generate(request)

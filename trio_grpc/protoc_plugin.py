@@ -12,9 +12,10 @@ What the generated module promises:
 - It imports `_pb2` modules as protoc's own Python code does: absolute, from the root of the output, or relative with
   the parameter `relative_imports`. A path that no import statement can spell (`c/in/d.proto`) goes through
   `importlib`, and its messages are `Any` to type checkers, which cannot follow it either.
-- Attributes have the names of the .proto. Python keywords, names that start with two underscores and names that the
-  generated classes need for themselves get underscores at the end, as few as make them usable; the name on the wire
-  never changes.
+- Attributes have the names of the .proto, or with the parameter `snake_case` the same words in lower case with
+  underscores between them. Python keywords, names that start with two underscores and names that the generated classes
+  need for themselves get underscores at the end, as few as make them usable, and so does the later one of two rpcs
+  that would get the same name; the name on the wire never changes.
 """
 
 from __future__ import annotations
@@ -97,15 +98,13 @@ def generate(request: plugin_pb2.CodeGeneratorRequest) -> plugin_pb2.CodeGenerat
         maximum_edition=_MAXIMUM_EDITION,
     )
     try:
-        relative_imports = _parse_parameter(request.parameter)
+        options = _parse_parameter(request.parameter)
         files = {file.name: file for file in request.proto_file}
         types = _index_types(request.proto_file)
         for name in request.file_to_generate:
             if name not in files:
                 raise _GeneratorError(f"{name}: the request does not contain this file")
-            module = _Module(
-                files[name], types, generated=frozenset(request.file_to_generate), relative_imports=relative_imports
-            )
+            module = _Module(files[name], types, generated=frozenset(request.file_to_generate), options=options)
             response.file.add(name=module_path(name), content=module.render())
     except _GeneratorError as error:
         del response.file[:]
@@ -202,14 +201,23 @@ def render_import(name: str, alias: str) -> str:
     return f"from {package} import {last_part} as {alias}"
 
 
-def _parse_parameter(parameter: str) -> bool:
-    """Read the plugin's parameter; the only one is `relative_imports`."""
-    relative_imports = False
+@attrs.frozen
+class _Options:
+    """What the plugin's parameter asks for."""
+
+    relative_imports: bool = False
+    snake_case: bool = False
+
+
+def _parse_parameter(parameter: str) -> _Options:
+    """Read the plugin's parameter: names of options, between commas."""
+    chosen: dict[str, bool] = {}
+    known = [field.name for field in attrs.fields(_Options)]
     for option in filter(None, (option.strip() for option in parameter.split(","))):
-        if option != "relative_imports":
-            raise _GeneratorError(f"unknown option {option!r}; the options are: relative_imports")
-        relative_imports = True
-    return relative_imports
+        if option not in known:
+            raise _GeneratorError(f"unknown option {option!r}; the options are: {', '.join(known)}")
+        chosen[option] = True
+    return _Options(**chosen)
 
 
 @attrs.frozen
@@ -316,15 +324,18 @@ class _Module:
         types: Mapping[str, _MessageType],
         *,
         generated: frozenset[str],
-        relative_imports: bool,
+        options: _Options,
     ) -> None:
         self._file = file
         self._types = types
         self._generated = generated
-        self._relative_imports = relative_imports
+        self._relative_imports = options.relative_imports
         self._comments = _read_comments(file)
         self._private_names = False
-        attributes = [_attribute_names(method.name for method in service.method) for service in file.service]
+        attributes = [
+            _attribute_names([method.name for method in service.method], snake_case=options.snake_case)
+            for service in file.service
+        ]
 
         # A name that the module imports must not be the name of an attribute too: inside the class it would mean the
         # attribute, to Python and to type checkers.
@@ -585,22 +596,29 @@ class _Module:
         yield "        )"
 
 
-def _attribute_names(names: Iterable[str]) -> list[str]:
+def _attribute_names(names: Sequence[str], *, snake_case: bool) -> list[str]:
     """The Python names of rpcs, in order."""
-    wishes = list(names)
-    usable = [_is_usable_attribute(name) for name in wishes]
-    scope = _Names(name for name, as_it_is in zip(wishes, usable, strict=True) if as_it_is)
+    wishes = [_snake_case(name) for name in names] if snake_case else list(names)
+    # A name that need not change is not taken away by one that would become the same.
+    unchanged = [name == wish and _is_usable_attribute(name) for name, wish in zip(names, wishes, strict=True)]
+    scope = _Names(name for name, as_it_is in zip(names, unchanged, strict=True) if as_it_is)
     result: list[str] = []
-    for name, as_it_is in zip(wishes, usable, strict=True):
+    for wish, as_it_is in zip(wishes, unchanged, strict=True):
         if as_it_is:
-            result.append(name)
+            result.append(wish)
             continue
-        name += "_"
-        # Two underscores in front are mangled inside a class unless there are two behind as well.
-        if name.startswith("__") and not name.endswith("__"):
-            name += "_"
-        result.append(scope.take(name))
+        if not _is_usable_attribute(wish):
+            wish += "_"
+            # Two underscores in front are mangled inside a class unless there are two behind as well.
+            if wish.startswith("__") and not wish.endswith("__"):
+                wish += "_"
+        result.append(scope.take(wish))
     return result
+
+
+def _snake_case(name: str) -> str:
+    """`GetHTTPStatus` as `get_http_status`: a word begins where capitals begin, or end before small letters."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
 def _is_usable_attribute(name: str) -> bool:

@@ -48,6 +48,8 @@ from left.types_pb2 import Thing as LeftThing
 from naming_pb2 import Thing
 from naming_trio_grpc import ClashesServicer, ClashesStub, KeywordsStub, MessagesStub, classStub
 from no_package_trio_grpc import BareStub
+from package.snake_case_pb2 import Thing as SnakeThing
+from package.snake_case_trio_grpc import WordsServicer, WordsStub
 from right.types_pb2 import Thing as RightThing
 from same_names_trio_grpc import SameNamesStub
 from well_known_trio_grpc import WellKnownStub
@@ -82,6 +84,22 @@ async def packages(channel: trio_grpc.Channel) -> None:
         assert_type(await call.receive(), Struct)
     reply: Any = await importer.Keyword([])
     print(reply, BareStub(channel), DottedStub(channel))
+
+
+async def snake_case(channel: trio_grpc.Channel) -> None:
+    words = WordsStub(channel)
+    assert_type(await words.get_thing(SnakeThing()), SnakeThing)
+    assert_type(await words.get_http_status([SnakeThing()]), SnakeThing)
+    async with words.get_other_thing(SnakeThing()) as things:
+        assert_type(await things.receive(), SnakeThing)
+    async with words.http_get() as both:
+        await both.send(SnakeThing())
+        assert_type(await both.receive(), SnakeThing)
+
+
+class Words(WordsServicer):
+    async def get_thing(self, request: SnakeThing, context: trio_grpc.ServicerContext[SnakeThing]) -> SnakeThing:
+        return request
 
 
 class Importer(ImporterServicer):
@@ -153,8 +171,8 @@ def project(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp("typing") if cache is None else cache.mkdir("typing")
     made = [f"-I{SAMPLES}", f"-I{PROTOS}", *FILES]
     assert trio_grpc.protoc.main([f"--out={directory}", *made]) == 0
-    # In relative form, which only a package can be.
-    assert trio_grpc.protoc.main([f"--out={directory / 'package'}", "--relative-imports", *made]) == 0
+    # In relative form, which only a package can be, and with names in snake case.
+    assert trio_grpc.protoc.main([f"--out={directory / 'package'}", "--relative-imports", "--snake-case", *made]) == 0
     write(directory / "package" / "__init__.py", "")
     for path in HERE.glob("user_*.py"):
         write(directory / path.name, path.read_text(encoding="utf-8"))
