@@ -228,7 +228,15 @@ def readable_metadata(fields: Iterable[tuple[bytes, bytes]], /) -> Metadata:
     try:
         return Metadata.from_wire(fields)
     except MetadataError:
-        return Metadata.from_wire(field for field in fields if not field[0].endswith(b"-bin"))
+        return Metadata.from_wire([field for field in fields if _is_readable(field)])
+
+
+def _is_readable(field: tuple[bytes, bytes]) -> bool:
+    try:
+        Metadata.from_wire((field,))
+    except MetadataError:
+        return False
+    return True
 
 
 def encode_metadata(metadata: MetadataLike | None, /) -> list[tuple[bytes, bytes]]:

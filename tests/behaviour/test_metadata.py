@@ -335,14 +335,44 @@ async def test_bad_base64_in_an_answer_does_not_hide_its_status(autojump_clock: 
         nursery.start_soon(caller)
         peer = await scripted.accept()
         await peer.expect(HeadersFrame, stream_id=1)
-        await peer.send_response(1, [("x-bin", "*"), ("x-text", "kept")])
-        trailers = [("grpc-status", "10"), ("grpc-message", "text"), ("y-bin", "*"), ("y-text", "kept")]
+        await peer.send_response(1, [("x-bin", "*"), ("x-text", "kept"), ("x-bin", "YQ")])
+        trailers = [
+            ("grpc-status", "10"),
+            ("grpc-message", "text"),
+            ("y-bin", "YQ,*"),
+            ("y-text", "kept"),
+            ("z-bin", ""),
+        ]
         await peer.send_headers(1, trailers, end_stream=True)
         await trio.testing.wait_all_tasks_blocked()
         (error,) = errors
         assert (error.code, error.message) == (StatusCode.ABORTED, "text")
-        assert error.initial_metadata == [("x-text", "kept")]
-        assert error.trailing_metadata == [("y-text", "kept")]
+        assert error.initial_metadata == [("x-text", "kept"), ("x-bin", b"a")]
+        assert error.trailing_metadata == [("y-text", "kept"), ("z-bin", b"")]
+
+
+async def test_binary_values_of_answers_come_in_padded_unpadded_and_joined(
+    autojump_clock: Clock, nursery: trio.Nursery
+) -> None:
+    values = ["YQ==", "YQ", "YQ,Yg==", "YQ, Yg", "", "YWJj", "YWJjZA"]
+    expected = (b"a", b"a", b"a", b"b", b"a", b"b", b"", b"abc", b"abcd")
+    async with ScriptedServer() as scripted:
+        seen: list[Metadata] = []
+
+        async def caller() -> None:
+            async with scripted.stub.Unary.open(EchoRequest()) as call:
+                seen.append(await call.wait_initial_metadata())
+                await call.receive()
+                seen.append(call.trailing_metadata)
+
+        nursery.start_soon(caller)
+        peer = await scripted.accept()
+        await peer.expect(HeadersFrame, stream_id=1)
+        await peer.send_response(1, [("x-bin", value) for value in values])
+        await peer.send_message(1, b"")
+        await peer.send_headers(1, [("grpc-status", "0"), *(("y-bin", value) for value in values)], end_stream=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [metadata.get_all(key) for metadata, key in zip(seen, ("x-bin", "y-bin"), strict=True)] == [expected] * 2
 
 
 @pytest.mark.parametrize("size", [9_000, 15_000, 20_000, 70_000])
