@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -25,10 +26,12 @@ from tests.interop.standard.installing import CACHE, Unavailable
 from tests.interop.standard.matrix import (
     FAILED,
     SKIPPED,
+    TRIES,
+    Attempt,
     CaseFailed,
     Certificates,
     Result,
-    describe,
+    attempt,
     judge,
     report,
     running,
@@ -38,10 +41,28 @@ from tests.interop.standard.peers import PEERS, ROOT, Argv, Peer
 
 #: One case of a peer's client, its start included; ours has the same.
 PATIENCE = 60
-#: Cases that measure time: on a machine with something else to do they get a second try, which is shown.
-TIMED = frozenset({"rpc_soak", "channel_soak", "timeout_on_sleeping_server"})
 #: A case of our own: our server has logged nothing, which it does for faults only.
 LOG = "(our log)"
+
+
+#: Stands in the matrix when a server did not start at once, or ended.
+START = "(start)"
+
+
+class Column:
+    """The cases with one server, one after the other.
+
+    Attributes:
+        results: what became of each.
+    """
+
+    def __init__(self, reason: Callable[[str], str | None]) -> None:
+        self.results: list[tuple[str, Attempt]] = []
+        self._reason = reason
+
+    async def case(self, name: str, run: Callable[[], Awaitable[object]]) -> None:
+        # What is known to fail is not waited for.
+        self.results.append((name, await attempt(run, 1 if self._reason(name) else TRIES)))
 
 
 class Matrix:
@@ -79,73 +100,71 @@ class Matrix:
     def time_is_over(self) -> None:
         """Peers that have not come to their end have failed."""
         for peer in self._unfinished.values():
-            self._add(peer, "to", False, "(time)", 0, 1, "not ended in time")
+            self._add(peer, "to", False, "(time)", Attempt("not ended in time", 0))
 
     async def _to(self, peer: Peer, tls: bool) -> None:
         """Our client, the peer's server."""
-        assert peer.server is not None
-        endpoint = self._certificates.endpoint_for(peer, tls=tls)
-        name = f"{peer.name} server{' tls' if tls else ''}"
-        flags = [f"--use_tls={tls}", f"--ca_file={endpoint.authority}", f"--server_host_override={endpoint.name}"]
-        options = our_client.parse([*flags, f"--patience={PATIENCE}"])
-        async with self._limiter:
-            try:
-                async with running(name, peer.server(endpoint), peer.environment(), endpoint.port, self._directory):
-                    for case in self._cases:
-                        if case in CASES:
-                            await self._case(
-                                peer, "to", tls, case, our_client.run_case, case, f"127.0.0.1:{endpoint.port}", options
-                            )
-            except CaseFailed as error:
-                self._add(peer, "to", tls, "(start)", 0, 1, str(error))
+        server = peer.server
+        assert server is not None
+
+        async def run(column: Column) -> None:
+            endpoint = self._certificates.endpoint_for(peer, tls=tls)
+            name = f"{peer.name} server{' tls' if tls else ''}"
+            flags = [f"--use_tls={tls}", f"--ca_file={endpoint.authority}", f"--server_host_override={endpoint.name}"]
+            options = our_client.parse([*flags, f"--patience={PATIENCE}"])
+            target = f"127.0.0.1:{endpoint.port}"
+            async with running(name, server(endpoint), peer.environment(), endpoint.port, self._directory):
+                for case in self._cases:
+                    if case in CASES:
+                        await column.case(case, partial(our_client.run_case, case, target, options))
+
+        await self._column(peer, "to", tls, run)
 
     async def _from(self, peer: Peer, tls: bool) -> None:
         """The peer's client, our server."""
-        assert peer.client is not None
-        endpoint = self._certificates.endpoint_for(peer, tls=tls)
-        name = f"our server for {peer.name}{' tls' if tls else ''}"
-        command = [sys.executable, "-m", "tests.interop.standard.server", "--host=127.0.0.1", f"--port={endpoint.port}"]
-        if tls:
-            command += ["--use_tls", f"--tls_cert_file={endpoint.chain}", f"--tls_key_file={endpoint.key}"]
-        environment = peer.environment()
+        client = peer.client
+        assert client is not None
+
+        async def run(column: Column) -> None:
+            endpoint = self._certificates.endpoint_for(peer, tls=tls)
+            name = f"our server for {peer.name}{' tls' if tls else ''}"
+            command = [sys.executable, "-m", "tests.interop.standard.server"]
+            command += ["--host=127.0.0.1", f"--port={endpoint.port}"]
+            if tls:
+                command += ["--use_tls", f"--tls_cert_file={endpoint.chain}", f"--tls_key_file={endpoint.key}"]
+            environment = peer.environment()
+            async with running(name, command, {}, endpoint.port, self._directory) as log:
+                for case in peer.client_cases:
+                    if case in self._cases or case not in CASES:
+                        await column.case(case, partial(run_client, client(endpoint, case), environment))
+            # A fault of ours is not tried again until it is gone.
+            column.results.append((LOG, Attempt(tail(log), 0)))
+
+        await self._column(peer, "from", tls, run)
+
+    async def _column(self, peer: Peer, direction: str, tls: bool, run: Callable[[Column], Awaitable[None]]) -> None:
+        """Run a server and all cases with it; anew if it does not start, or ends in the middle."""
+        column = Column(lambda case: self._reason(peer, direction, tls, case))
+
+        async def run_once() -> None:
+            column.results.clear()
+            await run(column)
+
         async with self._limiter:
-            try:
-                async with running(name, command, {}, endpoint.port, self._directory) as log:
-                    for case in peer.client_cases:
-                        if case in self._cases or case not in CASES:
-                            argv = peer.client(endpoint, case)
-                            await self._case(peer, "from", tls, case, run_client, argv, environment)
-            except CaseFailed as error:
-                self._add(peer, "from", tls, "(start)", 0, 1, str(error))
-            else:
-                self._add(peer, "from", tls, LOG, 0, 1, tail(log))
+            server = await attempt(run_once)
+        for case, result in column.results:
+            self._add(peer, direction, tls, case, result)
+        if server.message or server.tries > 1:
+            self._add(peer, direction, tls, START, server)
 
-    async def _case(
-        self,
-        peer: Peer,
-        direction: str,
-        tls: bool,
-        case: str,
-        run: Callable[..., Awaitable[object]],
-        *arguments: object,
-    ) -> None:
-        tries = 0
-        while True:
-            tries += 1
-            started = monotonic()
-            message = ""
-            try:
-                await run(*arguments)
-            except Exception as error:
-                message = describe(error)
-            if not message or case not in TIMED or tries == 2:
-                break
-        self._add(peer, direction, tls, case, monotonic() - started, tries, message)
-
-    def _add(self, peer: Peer, direction: str, tls: bool, case: str, seconds: float, tries: int, message: str) -> None:
+    @staticmethod
+    def _reason(peer: Peer, direction: str, tls: bool, case: str) -> str | None:
         keys = [f"{direction} {case} tls", f"{direction} {case}"] if tls else [f"{direction} {case}"]
-        reason = next((peer.expected[key] for key in keys if key in peer.expected), None)
-        outcome = judge(reason, message)
+        return next((peer.expected[key] for key in keys if key in peer.expected), None)
+
+    def _add(self, peer: Peer, direction: str, tls: bool, case: str, result: Attempt) -> None:
+        reason = self._reason(peer, direction, tls, case)
+        outcome = judge(reason, result.message)
         if outcome is FAILED:
             print(f"{peer.name}{' tls' if tls else ''} {direction} {case}: FAILED", flush=True)
         self.results.append(
@@ -156,9 +175,10 @@ class Matrix:
                 tls=tls,
                 case=case,
                 outcome=outcome,
-                message="; ".join(filter(None, (reason, message))),
-                seconds=round(seconds, 3),
-                tries=tries,
+                message="; ".join(filter(None, (reason, result.message))),
+                seconds=result.seconds,
+                tries=result.tries,
+                failed_tries=result.failed_tries,
             )
         )
 

@@ -34,6 +34,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--use_tls", type=boolean, nargs="?", const=True, default=False)
     parser.add_argument("--ca_file", help="trust this authority, PEM; default: what the system trusts")
+    parser.add_argument("--http_proxy", help="reach the server through this proxy; default: what the environment says")
     parser.add_argument("--patience", type=float, default=60, help="seconds after which a case has failed")
     parser.add_argument("--concurrency", type=int, default=100, help="calls at once in concurrent_large_unary")
     soak = Soak()
@@ -61,6 +62,7 @@ async def run(name: str, case: Callable[[Client], Awaitable[None]], target: str,
         ssl_context=context,
         server_hostname=options.server_host_override,
         authority=options.server_host_override,
+        http_proxy=options.http_proxy,
     )
     soak = Soak(
         iterations=options.soak_iterations,

@@ -110,7 +110,8 @@ def debian(*packages: str) -> None:
     if os.geteuid() != 0:
         raise Unavailable(f"Debian packages are missing and only root can install them: {' '.join(missing)}")
     command = ("apt-get", "install", "--yes", "--no-install-recommends", *missing)
-    env = {"DEBIAN_FRONTEND": "noninteractive"}
+    # Nothing that is installed is to be started as a service: invoke-rc.d(8) does not in this run level.
+    env = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     try:
         run(*command, env=env)
     except Unavailable:

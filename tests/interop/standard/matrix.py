@@ -7,9 +7,10 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from time import monotonic
 
 import attrs
 import trio
@@ -18,6 +19,11 @@ import trustme
 from tests.interop.standard.peers import ROOT, Argv, Endpoint, Peer
 
 START_SECONDS = 60
+#: How often a case, or a server's start, is tried before it has failed. Timers, threads and processes are real here,
+#: and a machine with something else to do can make any of them late; what fails three times in a row is no accident.
+TRIES = 3
+#: Seconds between one try and the next.
+PAUSE_SECONDS = 1.0
 PASSED, FAILED, KNOWN, SURPRISE, SKIPPED = "passed", "failed", "known failure", "passes after all", "skipped"
 _MARKS = {PASSED: "ok", FAILED: "FAIL", KNOWN: "known", SURPRISE: "ok!", SKIPPED: "skip"}
 
@@ -33,7 +39,8 @@ class Result:
     Attributes:
         direction: ``to`` the peer's server, or ``from`` the peer's client.
         message: what went wrong, or why that is known.
-        tries: more than one for a timed case that failed at first.
+        tries: more than one if it failed at first.
+        failed_tries: what went wrong in the tries before the last.
     """
 
     peer: str
@@ -45,6 +52,43 @@ class Result:
     message: str = ""
     seconds: float = 0.0
     tries: int = 1
+    failed_tries: Sequence[str] = ()
+
+
+@attrs.frozen
+class Attempt:
+    """What became of a case, or of a server's start, after so many tries.
+
+    Attributes:
+        message: what went wrong at the last try, empty if nothing did.
+        seconds: how long the last try took.
+        failed_tries: what went wrong in the tries before.
+    """
+
+    message: str
+    seconds: float
+    failed_tries: Sequence[str] = ()
+
+    @property
+    def tries(self) -> int:
+        return len(self.failed_tries) + 1
+
+
+async def attempt(run: Callable[[], Awaitable[object]], tries: int = TRIES) -> Attempt:
+    """Run a case until it passes, a few times at most."""
+    failed: list[str] = []
+    while True:
+        started = monotonic()
+        message = ""
+        try:
+            await run()
+        except Exception as error:
+            message = describe(error)
+        result = Attempt(message, round(monotonic() - started, 3), tuple(failed))
+        if not message or result.tries == tries:
+            return result
+        failed.append(message)
+        await trio.sleep(PAUSE_SECONDS)
 
 
 def free_port() -> int:
@@ -169,9 +213,12 @@ def print_matrix(results: Sequence[Result], cases: Sequence[str], titles: Mappin
                 line.append(mark.ljust(width))
             print(f"{case:36}", *line)
     print(
-        "\nok: passed, ok~: at the second try, known: a known fault of the peer, ok!: one that is gone,"
+        "\nok: passed, ok~: at the second or third try, known: a known fault of the peer, ok!: one that is gone,"
         " -: that client has no such case"
     )
+    for result in results:
+        for number, message in enumerate(result.failed_tries, 1):
+            print(f"try {number} of {_where(result)}: {' '.join(message.split())}")
     for outcome in (KNOWN, SURPRISE):
         notes = dict.fromkeys(
             (one.peer, one.direction, one.case, one.message.partition("; ")[0])
@@ -184,8 +231,11 @@ def print_matrix(results: Sequence[Result], cases: Sequence[str], titles: Mappin
         if result.outcome == SKIPPED:
             print(f"SKIPPED {result.peer} ({result.message})")
         elif result.outcome == FAILED:
-            peer = f"{result.peer} tls" if result.tls else result.peer
-            print(f"FAILED {peer}, {result.direction}, {result.case}: {' '.join(result.message.split())}")
+            print(f"FAILED {_where(result)}: {' '.join(result.message.split())}")
+
+
+def _where(result: Result) -> str:
+    return f"{result.peer}{' tls' if result.tls else ''}, {result.direction}, {result.case}"
 
 
 def report(
@@ -197,5 +247,8 @@ def report(
     path.write_text(json.dumps([attrs.asdict(result) for result in results], indent=1) + "\n")
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in _MARKS}
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    again = sum(result.tries > 1 for result in results)
+    if again:
+        said += f", {again} tried more than once,"
     print(f"\n{said} in {seconds:.0f} s; details in {path}")
     return 1 if counts[FAILED] else 0
