@@ -324,7 +324,7 @@ class Channel:
 
     def _describe(self, endpoint: Endpoint) -> str:
         """Return what errors about connecting to an endpoint call it."""
-        return endpoint.address if endpoint.connect is not None else self._dialer.describe(endpoint.address)
+        return self._dialer.describe(endpoint._dialled, endpoint.address)
 
     def _slow_down(self, used: Keepalive | None) -> None:
         """A server has said ``too_many_pings`` to a connection that used this: new ones ask half as often (gRFC A8)."""

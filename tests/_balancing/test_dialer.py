@@ -12,7 +12,8 @@ import trio
 import trio.testing
 
 from trio_grpc._balancing.dialer import Dialer, once
-from trio_grpc._balancing.target import TcpTarget
+from trio_grpc._balancing.http_proxy import HttpProxy
+from trio_grpc._balancing.target import TcpTarget, UnixTarget
 
 PLAIN = Dialer(None, "localhost")
 
@@ -65,6 +66,15 @@ async def test_attempts_that_fail_for_several_reasons_name_them_all(autojump_clo
     trio.socket.set_custom_socket_factory(Refused(errno.ECONNREFUSED, errno.EHOSTUNREACH))
     with pytest.raises(OSError, match=r"refused; No route to host"):
         await PLAIN.dial(TcpTarget("name.example", 1))
+
+
+def test_only_what_goes_through_a_proxy_is_said_to() -> None:
+    proxied = Dialer(None, "localhost", HttpProxy(TcpTarget("proxy.example", 3128)))
+    tcp = TcpTarget("name.example", 1)
+    assert proxied.describe(tcp, "name.example:1") == "name.example:1 through HTTP proxy proxy.example:3128"
+    assert proxied.describe(UnixTarget("x"), "unix:x") == "unix:x"
+    assert proxied.describe(trio.lowlevel.checkpoint, "mine") == "mine"  # type: ignore[arg-type]
+    assert PLAIN.describe(tcp, "name.example:1") == "name.example:1"
 
 
 async def test_a_function_is_called_for_each_stream() -> None:

@@ -33,9 +33,11 @@ class Dialer:
     server_hostname: str
     http_proxy: HttpProxy | None = None
 
-    def describe(self, address: str) -> str:
-        """Return how an address is to be named in errors about connecting to it."""
-        return address if self.http_proxy is None else f"{address} through {self.http_proxy}"
+    def describe(self, address: Address, text: str) -> str:
+        """Return what errors about connecting to an address, otherwise called ``text``, are to call it."""
+        if self.http_proxy is None or not isinstance(address, TcpTarget):
+            return text
+        return f"{text} through {self.http_proxy}"
 
     async def dial(self, address: Address) -> trio.abc.Stream:
         """Return a connected stream, after the TLS handshake where there is TLS. Knows no timeout of its own.

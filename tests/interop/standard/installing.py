@@ -11,12 +11,15 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trio-grpc-interop"
 _STEP_SECONDS = 600.0
+#: Peers are installed side by side, and apt-get runs once at a time: a second one would give up at once.
+_apt = threading.Lock()
 
 
 class Unavailable(Exception):
@@ -95,29 +98,34 @@ def debian(*packages: str) -> None:
         Unavailable: there is no Debian here, or we may not install.
     """
     need("dpkg-query")
-    missing = []
-    for package in packages:
-        done = subprocess.run(
-            ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", package],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if not done.stdout.startswith("ii"):
-            missing.append(package)
-    if not missing:
+    if all(_is_installed(package) for package in packages):
         return
-    if os.geteuid() != 0:
-        raise Unavailable(f"Debian packages are missing and only root can install them: {' '.join(missing)}")
-    command = ("apt-get", "install", "--yes", "--no-install-recommends", *missing)
-    # Nothing that is installed is to be started as a service: invoke-rc.d(8) does not in this run level.
-    env = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    try:
-        run(*command, env=env)
-    except Unavailable:
-        # The lists of packages may be missing or old.
-        run("apt-get", "update")
-        run(*command, env=env)
+    with _apt:
+        missing = [package for package in packages if not _is_installed(package)]
+        if not missing:
+            return
+        if os.geteuid() != 0:
+            raise Unavailable(f"Debian packages are missing and only root can install them: {' '.join(missing)}")
+        # Others on this machine may be installing, too.
+        command = ["apt-get", "-oDPkg::Lock::Timeout=300", "install", "--yes", "--no-install-recommends", *missing]
+        # Nothing that is installed is to be started as a service: invoke-rc.d(8) does not in this run level.
+        env = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+        try:
+            run(*command, env=env)
+        except Unavailable:
+            # The lists of packages may be missing or old.
+            run("apt-get", "update")
+            run(*command, env=env)
+
+
+def _is_installed(package: str) -> bool:
+    done = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", package],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.startswith("ii")
 
 
 def debian_source(package: str, version: str, folder: Path) -> None:
