@@ -327,7 +327,8 @@ CASES: dict[str, Callable[[Any], None]] = {
         tool.call(
             "StreamingOutputCall",
             pb.StreamingOutputCallRequest(response_parameters=[pb.ResponseParameters(size=1, interval_us=10**7)]),
-            timeout=0.3,
+            # The tool's start and what it asks reflection for count, too.
+            timeout=2,
         ),
         StatusCode.DEADLINE_EXCEEDED,
     ),
