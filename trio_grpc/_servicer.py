@@ -31,6 +31,7 @@ from trio_grpc._transport.headers import (
     trailer_fields,
     trailers_only_fields,
 )
+from trio_grpc._transport.messages import TooManyMessages
 from trio_grpc._transport.stream import Stream
 
 _logger = logging.getLogger("trio_grpc")
@@ -530,6 +531,11 @@ class MethodHandler(MessageCoder[Any, Any]):
             raise RpcError(StatusCode.INTERNAL, f"{self.method.path} was called without a request message")
         if messages:
             raise RpcError(StatusCode.INTERNAL, f"{self.method.path} was called with more than one request message")
+        if not stream.remote_closed:
+            try:
+                stream.take_no_more()
+            except TooManyMessages as error:
+                raise RpcError(StatusCode.INTERNAL, str(error)) from None
         return self.parse(message, stream)
 
     def _reply(self, stream: Stream, context: ServicerContext[Any], reply: Any) -> None:

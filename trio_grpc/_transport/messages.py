@@ -213,6 +213,26 @@ class MeasuredAssembler(MessageAssembler):
         return super().feed(data, start, end)
 
 
+class NoMoreMessages(MeasuredAssembler):
+    """Takes the place of an assembler whose only message has been taken, while its stream goes on.
+
+    Raises:
+        TooManyMessages: another message has begun already.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, plain: MessageAssembler) -> None:
+        super().__init__(plain, plain._left if isinstance(plain, MeasuredAssembler) else 0)
+        if plain.missing or plain._prefix:
+            raise TooManyMessages
+
+    def feed(self, data: bytes, start: int, end: int) -> bool:  # noqa: ARG002 # no byte of it is wanted
+        if start < end:
+            raise TooManyMessages
+        return False
+
+
 class UnwantedBody(MessageAssembler):
     """Takes the place of an assembler where nothing of the body is wanted: drops it, up to a bound."""
 

@@ -33,7 +33,14 @@ from trio_grpc._transport.flow_control import IncomingWindows
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import NO_TEMPLATE, Field, HeaderTemplate
 from trio_grpc._transport.headers import RequestHeaders, ResponseHeaders, trailer_fields, trailers_only_fields
-from trio_grpc._transport.messages import PREFIX_LENGTH, Message, MessageAssembler, TooManyMessages, prefix
+from trio_grpc._transport.messages import (
+    PREFIX_LENGTH,
+    Message,
+    MessageAssembler,
+    NoMoreMessages,
+    TooManyMessages,
+    prefix,
+)
 from trio_grpc._transport.stream_table import StreamTable
 
 #: A message at least this long is queued behind its prefix without copying the two together.
@@ -310,6 +317,14 @@ class Stream(OutgoingStream):
         if not self.remote_closed:
             self._top_up()
         return message
+
+    def take_no_more(self) -> None:
+        """The only request of a method has been taken: another one ends the RPC whenever it comes (server).
+
+        Raises:
+            TooManyMessages: it has begun already.
+        """
+        self.assembler = NoMoreMessages(self.assembler)
 
     async def wait_outcome(self, *, cancels: bool = False) -> None:
         """Wait for the end of a call.
