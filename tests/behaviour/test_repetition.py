@@ -53,7 +53,7 @@ async def test_handlers_that_fail_do_not_use_up_the_connection(when: str, autoju
         # A normal one still gets megabytes through.
         large = EchoRequest(payload=bytes(3 * 2**20))
         assert (await stub.Unary(large)).payload == large.payload
-        (near,), (far,) = channel._subchannel.connections, server._connections
+        (near,), (far,) = channel._balancer.connections, server._connections
         assert near.outgoing.connection == far.incoming._remaining
         assert far.incoming._remaining >= 2**20 - 2**18
         assert (channel.statistics().streams, server.statistics().streams) == (0, 0)
