@@ -1,16 +1,19 @@
 """Long random conversations with h2 as the judge: it plays the server, then the client, and then we talk to ourselves.
 
-Calls of all kinds run side by side; messages, resets, window changes, settings and pings come in any order; the bytes
-of both directions are cut at any place. Every message arrives once and in order, or its call has a status that tells
-why not. At the end both sides agree on every window, no reply to a control frame is missing, and h2, which holds each
-frame that it is given against RFC 9113, has found nothing to complain of.
+Calls of all kinds run side by side; messages, resets, deadlines, cancellations, window changes, settings, pings and
+GOAWAY come in any order; the bytes of both directions are cut at any place. Every message arrives once and in order, or
+its call has a status that tells why not. At the end both sides agree on every window, all credit has come back, no
+reply to a control frame is missing, no stream is open, and h2, which holds each frame that it is given against RFC
+9113, has found nothing to complain of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
+from unittest import mock
 
 import attrs
 import h2.config
@@ -31,17 +34,23 @@ from hypothesis import strategies as st
 import trio_grpc
 from tests.support.echo import Echo
 from trio_grpc import Channel, KeepaliveEnforcement, Limits, RpcError, StatusCode
+from trio_grpc._transport import frames
+from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.messages import MessageAssembler, frame_message
+from trio_grpc._transport.side import Side
 from trio_grpc.testing import MemoryListener
 
 # Hypothesis shall see the same schedule whenever it tries an example again.
 hypothesis.register_random(trio_run._r)
 
-bounded = hypothesis.settings(max_examples=60, derandomize=True, deadline=None)
+#: HYPOTHESIS_PROFILE=explore looks for new ones for some minutes.
+bounded = hypothesis.settings(max_examples=60 if hypothesis.settings.default.derandomize else 3000)
 
 Clock = trio.testing.MockClock
 
 KINDS = ["Unary", "ServerStream", "ClientStream", "Bidi"]
+#: What stands for "all streams" in the first of two GOAWAYs.
+ALL_STREAMS = 2**31 - 1
 #: How the bytes of a connection may be cut: mostly into something, now and then into single bytes.
 CUTS = [1, 2, 3, 8, 9, 10, 14, 100, 1000, 20_000, 10**6, 10**6]
 
@@ -57,6 +66,8 @@ class CallPlan:
         delay: ticks before it starts.
         leaves_after: replies after which the client gives up, None for never.
         fails_after: requests after which the server resets or fails, None for never.
+        timeout: seconds that the call may take, None for no deadline.
+        cancelled_after: seconds after which its caller is cancelled, None for never.
     """
 
     kind: str
@@ -65,9 +76,13 @@ class CallPlan:
     delay: int
     leaves_after: int | None
     fails_after: int | None
+    timeout: float | None
+    cancelled_after: float | None
 
 
 sizes = st.lists(st.sampled_from([0, 1, 5, 90, 1000, 16_380, 16_400, 70_000]), max_size=6)
+#: From before anything was said to after all was done; mostly none.
+moments = st.none() | st.none() | st.none() | st.sampled_from([0.0, 0.001, 0.006, 0.011, 0.026, 0.051, 0.2])
 plans = st.builds(
     CallPlan,
     kind=st.sampled_from(KINDS),
@@ -76,9 +91,13 @@ plans = st.builds(
     delay=st.integers(0, 5),
     leaves_after=st.none() | st.integers(0, 4),
     fails_after=st.none() | st.none() | st.integers(0, 4),
+    timeout=moments,
+    cancelled_after=moments,
 )
 conversations = st.lists(plans, min_size=1, max_size=8)
 seeds = st.integers(0, 2**32)
+#: When the server says goodbye, in ticks.
+goodbyes = st.none() | st.integers(0, 40)
 windows = st.sampled_from([100, 5000, 65_535, 65_535, 300_000])
 
 
@@ -124,44 +143,75 @@ def request(number: int, size: int, count: int = 0) -> EchoRequest:
 # Our client: runs the plans against any server.
 
 
-async def run_client(channel: Channel, conversation: list[CallPlan]) -> list[StatusCode]:
-    """Run all calls side by side; check what each of them gets; return their statuses."""
+async def run_client(channel: Channel, conversation: list[CallPlan], *, forgiving: bool = False) -> None:
+    """Run all calls side by side; check what each of them gets, a status included where it fails.
+
+    Args:
+        channel: carries the calls.
+        conversation: what to do.
+        forgiving: whether streams may end with UNAVAILABLE, as those that a GOAWAY did not spare do.
+    """
     stub = EchoStub(channel)
-    statuses: list[StatusCode] = []
 
     async def run(number: int, plan: CallPlan) -> None:
         await trio.sleep(plan.delay * 0.01)
-        try:
-            await RUNNERS[plan.kind](stub, number, plan)
-        except RpcError as error:
-            if plan.fails_after is None:
-                raise
-            statuses.append(error.code)
-        else:
-            statuses.append(StatusCode.OK)
+        with trio.CancelScope() as scope:
+            if plan.cancelled_after is not None:
+                nursery.start_soon(cancel_later, scope, plan.cancelled_after)
+            try:
+                await RUNNERS[plan.kind](stub, number, plan)
+            except RpcError as error:
+                allowed = allowed_statuses(plan)
+                if forgiving and plan.kind != "Unary":
+                    allowed.add(StatusCode.UNAVAILABLE)
+                if error.code not in allowed:
+                    raise
 
     async with trio.open_nursery() as nursery:
         for number, plan in enumerate(conversation):
             nursery.start_soon(run, number, plan)
-    return statuses
 
 
-def metadata_of(plan: CallPlan) -> dict[str, str]:
-    """What tells the server when to fail."""
-    return {} if plan.fails_after is None else {"x-fails-after": str(plan.fails_after)}
+async def cancel_later(scope: trio.CancelScope, seconds: float) -> None:
+    await trio.sleep(seconds)
+    scope.cancel()
+
+
+def allowed_statuses(plan: CallPlan) -> set[StatusCode]:
+    """The statuses other than OK that a call may end with."""
+    allowed: set[StatusCode] = set()
+    if plan.fails_after is not None:
+        # Those that `H2Server` resets with, and the one of the trailers.
+        allowed |= {
+            StatusCode.FAILED_PRECONDITION,
+            StatusCode.INTERNAL,
+            StatusCode.CANCELLED,
+            StatusCode.RESOURCE_EXHAUSTED,
+        }
+    if plan.timeout is not None:
+        allowed.add(StatusCode.DEADLINE_EXCEEDED)
+    return allowed
+
+
+def metadata_of(number: int, plan: CallPlan) -> dict[str, str]:
+    """Who calls, of whatever size, and what tells the server when to fail."""
+    metadata = {"x-number": str(number), f"x-padding-{number % 3}": "x" * (number * 37 % 200)}
+    if plan.fails_after is not None:
+        metadata["x-fails-after"] = str(plan.fails_after)
+    return metadata
 
 
 async def run_unary(stub: EchoStub, number: int, plan: CallPlan) -> None:
     size = plan.sizes[0] if plan.sizes else 0
     with trio.move_on_after(0.01 if plan.leaves_after == 0 else 10_000):
-        reply = await stub.Unary(request(number, size), metadata=metadata_of(plan))
+        reply = await stub.Unary(request(number, size), metadata=metadata_of(number, plan), timeout=plan.timeout)
         assert (reply.text, reply.payload) == (str(number), request(number, size).payload)
 
 
 async def run_server_stream(stub: EchoStub, number: int, plan: CallPlan) -> None:
     size = plan.sizes[0] if plan.sizes else 0
     sent = request(number, size, plan.replies)
-    async with stub.ServerStream(sent, metadata=metadata_of(plan)) as call:
+    async with stub.ServerStream(sent, metadata=metadata_of(number, plan), timeout=plan.timeout) as call:
         received = 0
         while received != plan.leaves_after:
             try:
@@ -174,7 +224,7 @@ async def run_server_stream(stub: EchoStub, number: int, plan: CallPlan) -> None
 
 
 async def run_client_stream(stub: EchoStub, number: int, plan: CallPlan) -> None:
-    async with stub.ClientStream.open(metadata=metadata_of(plan)) as call:
+    async with stub.ClientStream.open(metadata=metadata_of(number, plan), timeout=plan.timeout) as call:
         try:
             for count, size in enumerate(plan.sizes):
                 if count == plan.leaves_after:
@@ -182,14 +232,15 @@ async def run_client_stream(stub: EchoStub, number: int, plan: CallPlan) -> None
                 await call.send(request(number, size))
             await call.done_sending()
         except trio.BrokenResourceError:
-            assert plan.fails_after is not None
+            pass  # told why below
         reply = await call.receive()
         assert reply.count == len(plan.sizes)
         assert reply.payload == b"".join(request(number, size).payload for size in plan.sizes)
 
 
 async def run_bidi(stub: EchoStub, number: int, plan: CallPlan) -> None:
-    async with stub.Bidi(metadata=metadata_of(plan)) as call, trio.open_nursery() as nursery:
+    options: dict[str, Any] = {"metadata": metadata_of(number, plan), "timeout": plan.timeout}
+    async with stub.Bidi(**options) as call, trio.open_nursery() as nursery:
 
         @nursery.start_soon
         async def send() -> None:
@@ -237,6 +288,8 @@ class H2Stream:
 
     stream_id: int
     path: str = ""
+    number: str = ""
+    began: float = 0.0
     fails_after: int | None = None
     assembler: MessageAssembler = attrs.field(factory=lambda: MessageAssembler(10**8))
     messages: list[bytes] = attrs.field(factory=list)
@@ -251,6 +304,16 @@ class H2Stream:
     owed: int = 0  # credit that the peer has used and not got back
 
 
+Setting = h2.settings.SettingCodes
+#: What changes in the middle of a conversation, and to what.
+CHANGES = {
+    Setting.INITIAL_WINDOW_SIZE: [0, 50, 5000, 65_535, 200_000],
+    Setting.HEADER_TABLE_SIZE: [0, 100, 4096],
+    Setting.MAX_FRAME_SIZE: [16_384, 16_385, 70_000],
+    Setting.MAX_CONCURRENT_STREAMS: [0, 1, 3, 100],
+}
+
+
 class H2Peer:
     """An endpoint on h2 that pauses, credits, pads, pings and changes its mind at random."""
 
@@ -258,6 +321,7 @@ class H2Peer:
         self.stream = Cut(stream, random)
         self.random = random
         self.conn = h2.connection.H2Connection(h2.config.H2Configuration(client_side=client, header_encoding="utf-8"))
+        self.preface_seen = client
         self.conn.local_settings = h2.settings.Settings(
             client=client, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
         )
@@ -268,6 +332,12 @@ class H2Peer:
         self.settings_acknowledged = 0
         self.calm = False
         self.settled = False
+        #: GOAWAY goes by h2, which would take it for the end of every stream.
+        self.incoming = bytearray()
+        self.goodbyes_received: list[int] = []
+        self.outgoing = bytearray()
+        self.goodbyes_sent: list[int] = []
+        self.broken = False
 
     async def run(self) -> None:
         self.conn.initiate_connection()
@@ -278,11 +348,41 @@ class H2Peer:
                 data = await self.stream.receive_some(10**6)
                 if not data:
                     break
-                for event in self.conn.receive_data(bytes(data)):
-                    self.handle(event)
+                for frame in self.take_frames(data):
+                    for event in self.conn.receive_data(frame):
+                        self.handle(event)
                 if not self.random.randrange(3):
                     self.act()
             nursery.cancel_scope.cancel()
+        self.on_eof()
+
+    def take_frames(self, data: bytes | bytearray) -> Iterator[bytes]:
+        """Return all whole frames but GOAWAY, one by one.
+
+        Of several at a time, h2 would judge those behind a SETTINGS ACK by the frame size before it.
+        """
+        self.incoming += data
+        if not self.preface_seen:
+            if len(self.incoming) < len(frames.PREFACE):
+                return
+            self.preface_seen = True
+            yield bytes(self.incoming[: len(frames.PREFACE)])
+            del self.incoming[: len(frames.PREFACE)]
+        while len(self.incoming) >= 9:
+            length = 9 + int.from_bytes(self.incoming[:3], "big")
+            if len(self.incoming) < length:
+                break
+            frame = bytes(self.incoming[:length])
+            del self.incoming[:length]
+            if frame[3] != frames.GOAWAY:
+                yield frame
+                continue
+            assert frames.read_uint32(frame, 13) == 0, frame
+            self.goodbyes_received.append(frames.read_uint32(frame, 9))
+
+    def say_goodbye(self, last_stream_id: int) -> None:
+        self.goodbyes_sent.append(last_stream_id)
+        self.outgoing += frames.goaway(last_stream_id, 0)
 
     async def _tick(self) -> None:
         """Time goes on also where nobody says anything, and with it credit comes back and data leaves."""
@@ -292,9 +392,14 @@ class H2Peer:
             await self._flush()
 
     async def _flush(self) -> None:
-        data = self.conn.data_to_send()
+        data = self.conn.data_to_send() + self.outgoing
+        self.outgoing = bytearray()
         if data:
-            await self.stream.send_all(data)
+            try:
+                await self.stream.send_all(data)
+            except trio.BrokenResourceError:
+                # What goes away may be gone before our last words; `check` asks whether it should have.
+                self.broken = True
 
     # -- what it does
 
@@ -305,13 +410,10 @@ class H2Peer:
         elif self.calm:
             if not self.settled:
                 self.settled = True
-                self.change_settings(h2.settings.SettingCodes.INITIAL_WINDOW_SIZE, 10**6)
+                self.change_settings({Setting.INITIAL_WINDOW_SIZE: 10**6, Setting.MAX_CONCURRENT_STREAMS: 100})
         elif not self.random.randrange(20):
-            if self.random.randrange(2):
-                window = self.random.choice([0, 50, 5000, 65_535, 200_000])
-                self.change_settings(h2.settings.SettingCodes.INITIAL_WINDOW_SIZE, window)
-            else:
-                self.change_settings(h2.settings.SettingCodes.HEADER_TABLE_SIZE, self.random.choice([0, 100, 4096]))
+            changes = self.random.sample(list(CHANGES), self.random.choice([1, 1, 2, 4]))
+            self.change_settings({setting: self.random.choice(CHANGES[setting]) for setting in changes})
         if not self.calm and not self.random.randrange(20):
             self.pings += 1
             self.conn.ping(b"%08d" % self.pings)
@@ -320,9 +422,9 @@ class H2Peer:
                 self.give_credit(stream)
             self.write(stream)
 
-    def change_settings(self, setting: h2.settings.SettingCodes, value: int) -> None:
+    def change_settings(self, changes: dict[h2.settings.SettingCodes, int]) -> None:
         self.settings_sent += 1
-        self.conn.update_settings({setting: value})
+        self.conn.update_settings(changes)
 
     def settle(self) -> None:
         """From now on be helpful: no more changes but one, to windows that let everything through."""
@@ -382,7 +484,13 @@ class H2Peer:
     # -- what it is told
 
     def handle(self, event: h2.events.Event) -> None:
-        if isinstance(event, h2.events.DataReceived):
+        stream_id = getattr(event, "stream_id", None)
+        if stream_id and stream_id not in self.streams and not isinstance(event, h2.events.RequestReceived):
+            # Opened after we had said goodbye. The connection is credited all the same.
+            assert self.goodbyes_sent
+            if isinstance(event, h2.events.DataReceived) and event.flow_controlled_length:
+                self.conn.acknowledge_received_data(event.flow_controlled_length, stream_id)
+        elif isinstance(event, h2.events.DataReceived):
             stream = self.streams[event.stream_id]
             stream.owed += event.flow_controlled_length
             assert event.data is not None
@@ -402,10 +510,11 @@ class H2Peer:
             self.pongs += 1
         elif isinstance(event, h2.events.SettingsAcknowledged):
             self.settings_acknowledged += 1
-        elif isinstance(event, h2.events.ConnectionTerminated):
-            assert event.error_code == 0, event
         else:
             self.on_event(event)
+
+    def on_eof(self) -> None:
+        """The other side has closed the connection."""
 
     def on_event(self, event: h2.events.Event) -> None:
         """Everything else."""
@@ -417,19 +526,39 @@ class H2Peer:
         raise NotImplementedError
 
     def check(self) -> None:
-        """No reply to a control frame is missing."""
+        """No reply to a control frame is missing, and no end of a stream."""
+        if self.goodbyes_sent or self.goodbyes_received:
+            # The last ones crossed the end of the connection.
+            assert self.pongs <= self.pings
+            return
+        assert not self.broken
         assert self.pongs == self.pings
         assert self.settings_acknowledged == self.settings_sent
+        assert (self.conn.open_inbound_streams, self.conn.open_outbound_streams) == (0, 0)
 
 
 class H2Server(H2Peer):
     """The echo service on h2."""
 
-    def __init__(self, stream: trio.abc.Stream, random: Random, window: int) -> None:
+    def __init__(self, stream: trio.abc.Stream, random: Random, window: int, goodbye: int | None) -> None:
         super().__init__(stream, random, window, client=False)
+        #: Ticks until it says goodbye.
+        self.goodbye = goodbye
+
+    def act(self) -> None:
+        super().act()
+        if self.goodbye is not None and not self.calm:
+            self.goodbye -= 1
+            if self.goodbye == 0 and self.random.randrange(2):
+                self.say_goodbye(ALL_STREAMS)
+            elif self.goodbye < 0 and not self.random.randrange(3):
+                self.say_goodbye(max(self.streams, default=0))
+                self.goodbye = None
 
     def on_event(self, event: h2.events.Event) -> None:
         if isinstance(event, h2.events.RequestReceived):
+            if self.goodbyes_sent and event.stream_id > self.goodbyes_sent[-1]:
+                return
             fields = dict(event.headers or ())
             assert fields["te"] == "trailers"
             fails_after = fields.get("x-fails-after")
@@ -438,6 +567,8 @@ class H2Server(H2Peer):
                 path=fields[":path"].rpartition("/")[2],
                 fails_after=None if fails_after is None else int(fails_after),
             )
+            stream.number = fields["x-number"]
+            assert len(fields[f"x-padding-{int(stream.number) % 3}"]) == int(stream.number) * 37 % 200
             self.streams[event.stream_id] = stream
             self.maybe_fail(stream)
 
@@ -455,6 +586,8 @@ class H2Server(H2Peer):
         return True
 
     def on_message(self, stream: H2Stream, message: bytes) -> None:
+        # Who said so in its metadata: both sides have the same header tables.
+        assert EchoRequest.FromString(message).text == stream.number
         if self.maybe_fail(stream):
             return
         if stream.path == "Bidi":
@@ -499,22 +632,36 @@ class H2Client(H2Peer):
         self.served = trio.Event()
 
     def act(self) -> None:
-        if self.waiting and not self.random.randrange(2):
+        if self.goodbyes_received:
+            self.waiting.clear()
+        room = self.conn.open_outbound_streams < self.conn.remote_settings.max_concurrent_streams
+        if self.waiting and room and not self.random.randrange(2):
             self.open(*self.waiting.pop(0))
         super().act()
         for stream in self.streams.values():
             number, plan = self.plans[stream.stream_id]
             if plan.leaves_after is not None and len(stream.messages) >= plan.leaves_after and number % 2:
                 self.reset(stream)
-        if not self.waiting and all(
-            stream.reset_by_us or stream.reset_by_peer or (stream.ended and stream.finished)
-            for stream in self.streams.values()
-        ):
+            if plan.cancelled_after is not None and trio.current_time() >= stream.began + plan.cancelled_after:
+                self.reset(stream)
+        if not self.waiting and all(self.has_ended(stream) for stream in self.streams.values()):
             self.served.set()
+
+    def on_eof(self) -> None:
+        assert self.goodbyes_received
+        self.served.set()
+
+    def has_ended(self, stream: H2Stream) -> bool:
+        return (
+            stream.reset_by_us
+            or stream.reset_by_peer
+            or (stream.ended and stream.finished)
+            or (bool(self.goodbyes_received) and stream.stream_id > self.goodbyes_received[-1])
+        )
 
     def open(self, number: int, plan: CallPlan) -> None:
         stream_id = self.conn.get_next_available_stream_id()
-        stream = self.streams[stream_id] = H2Stream(stream_id, plan.kind)
+        stream = self.streams[stream_id] = H2Stream(stream_id, plan.kind, began=trio.current_time())
         self.plans[stream_id] = number, plan
         fields = [
             (":method", "POST"),
@@ -523,8 +670,10 @@ class H2Client(H2Peer):
             (":authority", "localhost"),
             ("te", "trailers"),
             ("content-type", "application/grpc"),
-            *metadata_of(plan).items(),
+            *metadata_of(number, plan).items(),
         ]
+        if plan.timeout is not None:
+            fields.append(("grpc-timeout", f"{round(plan.timeout * 1e6)}u"))
         self.conn.send_headers(stream_id, fields)
         for sent in self.requests_of(number, plan):
             stream.outgoing += frame_message(sent.SerializeToString())
@@ -553,13 +702,19 @@ class H2Client(H2Peer):
 
     def on_end(self, stream: H2Stream) -> None:
         assert stream.status is not None
-        assert not stream.assembler.mid_message
+        # A deadline may cut a message in two.
+        assert not stream.assembler.mid_message or stream.status == StatusCode.DEADLINE_EXCEEDED.value
         # The server says that it wants no more only where it has not had everything.
 
     def check(self) -> None:
         super().check()
         for stream in self.streams.values():
-            self.check_stream(stream, *self.plans[stream.stream_id])
+            assert self.has_ended(stream)
+            if self.goodbyes_received and stream.stream_id > self.goodbyes_received[-1]:
+                assert not stream.messages
+                assert stream.status is None
+            else:
+                self.check_stream(stream, *self.plans[stream.stream_id])
 
     def check_stream(self, stream: H2Stream, number: int, plan: CallPlan) -> None:
         replies = [EchoReply.FromString(message) for message in stream.messages]
@@ -575,25 +730,31 @@ class H2Client(H2Peer):
         assert replies == expected[: len(replies)]
         if stream.status == 0 and not stream.reset_by_us:
             assert len(replies) == len(expected)
+        elif not stream.reset_by_us and stream.status is not None:
+            assert StatusCode(stream.status) in allowed_statuses(plan)
         elif not stream.reset_by_us:
-            assert plan.fails_after is not None
-            assert stream.status == 9
+            # At its deadline, where its client opened no window for the last of it.
+            assert plan.timeout is not None
 
 
 def failing_echo() -> Echo:
     """The echo service with failures on demand, for our server."""
 
-    async def limit(context: Any) -> int:
+    async def limit(context: Any, *requests: EchoRequest) -> int:
+        # Both sides have the same header tables.
+        number = context.metadata["x-number"]
+        assert len(context.metadata[f"x-padding-{int(number) % 3}"]) == int(number) * 37 % 200
+        assert all(one.text == number for one in requests)
         value = context.metadata.get("x-fails-after")
         return 10**9 if value is None else int(value)
 
     async def unary(one: EchoRequest, context: Any) -> EchoReply:
-        if await limit(context) <= 1:
+        if await limit(context, one) <= 1:
             raise RpcError(StatusCode.FAILED_PRECONDITION, "text")
         return EchoReply(payload=one.payload, count=one.count, text=one.text)
 
     async def server_stream(one: EchoRequest, context: Any) -> Any:
-        if await limit(context) <= 1:
+        if await limit(context, one) <= 1:
             await context.abort(StatusCode.FAILED_PRECONDITION, "text")
         for count in range(one.count):
             yield EchoReply(payload=one.payload, count=count, text=one.text)
@@ -641,10 +802,33 @@ def converse(main: Callable[[], Awaitable[None]]) -> None:
     trio.run(bounded_main, clock=Clock(autojump_threshold=0))
 
 
-def assert_windows_agree(connection: Any, peer: H2Peer) -> None:
+@contextmanager
+def connections_of(side: Side) -> Iterator[list[Connection]]:
+    """All connections that are made, also those that end before the conversation does."""
+    connections: list[Connection] = []
+    run = Connection.run
+
+    async def tracked_run(self: Connection) -> None:
+        if self.side is side:
+            connections.append(self)
+        await run(self)
+
+    with mock.patch.object(Connection, "run", tracked_run):
+        yield connections
+
+
+def assert_windows_agree(connection: Connection, peer: H2Peer) -> None:
     """Both sides count the same credit of the connection, in both directions."""
     assert connection.outgoing.connection == peer.conn.inbound_flow_control_window
     assert connection.incoming._remaining == peer.conn.outbound_flow_control_window
+
+
+def assert_nothing_left(connection: Connection) -> None:
+    """All credit has come back or is owed; every control frame was written or orphaned."""
+    incoming, table = connection.incoming, connection.table
+    assert incoming._remaining + incoming._owed == incoming._connection_target
+    assert (table.slots_used, table.waiting, len(table.streams)) == (0, 0, 0)
+    assert (connection.control_buffer.pending_responses, connection.control_buffer.pending_frames) == (0, 0)
 
 
 async def wait_quiet() -> None:
@@ -652,41 +836,55 @@ async def wait_quiet() -> None:
     await trio.sleep(0.2)
 
 
-@bounded
-@given(conversations, windows, windows, seeds)
-def test_our_client_with_an_h2_server(conversation: list[CallPlan], ours: int, theirs: int, seed: int) -> None:
-    random = Random(seed)
-
-    async def main() -> None:
-        near, far = trio.testing.memory_stream_pair()
-        server = H2Server(far, random, theirs)
-        limits = Limits(initial_window_size=ours, adaptive_window=False)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.run)
-            async with trio_grpc.open_channel(Cut(near, random), limits=limits) as channel:
-                nursery.start_soon(settle_later, server)
-                await run_client(channel, conversation)
-                server.settle()
-                await wait_quiet()
-                statistics = channel.statistics()
-                assert (statistics.streams, statistics.waiting, statistics.control_frames) == (0, 0, 0)
-                (connection,) = channel._balancer.connections
-                assert_windows_agree(connection, server)
-                server.check()
-            nursery.cancel_scope.cancel()
-
-    converse(main)
-
-
 async def settle_later(peer: H2Peer) -> None:
-    """A window of 0 that stays 0 would stop everything, rightly."""
+    """A window or a limit of 0 that stays 0 would stop everything, rightly."""
     await trio.sleep(2)
     peer.settle()
 
 
 @bounded
-@given(conversations, windows, windows, seeds)
-def test_our_server_with_an_h2_client(conversation: list[CallPlan], ours: int, theirs: int, seed: int) -> None:
+@given(conversations, windows, windows, seeds, goodbyes)
+def test_our_client_with_an_h2_server(
+    conversation: list[CallPlan], ours: int, theirs: int, seed: int, goodbye: int | None
+) -> None:
+    random = Random(seed)
+    servers: list[H2Server] = []
+
+    async def main() -> None:
+        async def connect() -> trio.abc.Stream:
+            near, far = trio.testing.memory_stream_pair()
+            # Only the first one goes away.
+            servers.append(H2Server(far, random, theirs, None if servers else goodbye))
+            nursery.start_soon(servers[-1].run)
+            nursery.start_soon(settle_later, servers[-1])
+            return Cut(near, random)
+
+        limits = Limits(initial_window_size=ours, adaptive_window=False)
+        async with trio.open_nursery() as nursery:
+            async with trio_grpc.open_channel(connect, limits=limits) as channel:
+                await run_client(channel, conversation, forgiving=goodbye is not None)
+                for server in servers:
+                    server.settle()
+                await wait_quiet()
+                statistics = channel.statistics()
+                assert (statistics.streams, statistics.waiting, statistics.control_frames) == (0, 0, 0)
+                assert len(connections) == len(servers)
+                for connection, server in zip(connections, servers, strict=True):
+                    assert_nothing_left(connection)
+                    server.check()
+                    if not server.goodbyes_sent:
+                        assert_windows_agree(connection, server)
+            nursery.cancel_scope.cancel()
+
+    with connections_of(Side.CLIENT) as connections:
+        converse(main)
+
+
+@bounded
+@given(conversations, windows, windows, seeds, goodbyes)
+def test_our_server_with_an_h2_client(
+    conversation: list[CallPlan], ours: int, theirs: int, seed: int, goodbye: int | None
+) -> None:
     random = Random(seed)
 
     async def main() -> None:
@@ -709,48 +907,77 @@ def test_our_server_with_an_h2_client(conversation: list[CallPlan], ours: int, t
             client = H2Client(await listener.connect(), random, theirs, conversation)
             nursery.start_soon(client.run)
             nursery.start_soon(settle_later, client)
+            if goodbye is not None:
+                nursery.start_soon(drain_later, server, goodbye)
             await client.served.wait()
             client.settle()
             await wait_quiet()
             statistics = server.statistics()
             assert (statistics.streams, statistics.handlers, statistics.control_frames) == (0, 0, 0)
-            (connection,) = server._connections
-            assert_windows_agree(connection, client)
+            (connection,) = connections
+            assert_nothing_left(connection)
             client.check()
+            if not client.goodbyes_received:
+                assert_windows_agree(connection, client)
             nursery.cancel_scope.cancel()
 
-    converse(main)
+    with connections_of(Side.SERVER) as connections:
+        converse(main)
+
+
+async def drain_later(server: trio_grpc.Server, ticks: int) -> None:
+    # Not before the connection has been taken from the listener.
+    await trio.sleep(0.001 + ticks * 0.005)
+    await server.drain()
 
 
 @bounded
-@given(conversations, windows, windows, seeds, st.integers(1, 10))
+@given(conversations, windows, windows, seeds, st.integers(1, 10), goodbyes)
 def test_our_client_with_our_server(
-    conversation: list[CallPlan], ours: int, theirs: int, seed: int, streams: int
+    conversation: list[CallPlan], ours: int, theirs: int, seed: int, streams: int, goodbye: int | None
 ) -> None:
     random = Random(seed)
 
     async def main() -> None:
-        listener = CutListener(random)
+        listeners: list[CutListener] = []
         server_limits = Limits(initial_window_size=ours, max_concurrent_streams=streams, adaptive_window=False)
 
         async def serve(*, task_status: trio.TaskStatus[trio_grpc.Server]) -> None:
-            await trio_grpc.serve([failing_echo()], listener, limits=server_limits, task_status=task_status)
+            listeners.append(CutListener(random))
+            await trio_grpc.serve([failing_echo()], listeners[-1], limits=server_limits, task_status=task_status)
+
+        async def replace(server: trio_grpc.Server, ticks: int) -> None:
+            await trio.sleep(ticks * 0.005)
+            await nursery.start(serve)
+            await server.drain()
+
+        async def connect() -> trio.abc.Stream:
+            return await listeners[-1].connect()
 
         async with trio.open_nursery() as nursery:
             server = await nursery.start(serve)
+            if goodbye is not None:
+                nursery.start_soon(replace, server, goodbye)
             limits = Limits(initial_window_size=theirs, adaptive_window=bool(seed % 2))
-            async with trio_grpc.open_channel(listener.connect, limits=limits) as channel:
-                statuses = await run_client(channel, conversation)
-                assert set(statuses) <= {StatusCode.OK, StatusCode.FAILED_PRECONDITION}
+            async with trio_grpc.open_channel(connect, limits=limits) as channel:
+                # No call is lost to a drain.
+                await run_client(channel, conversation)
                 await wait_quiet()
                 at_client, at_server = channel.statistics(), server.statistics()
                 assert (at_client.streams, at_client.waiting, at_client.control_frames) == (0, 0, 0)
                 assert (at_server.streams, at_server.handlers, at_server.control_frames) == (0, 0, 0)
-                (client_connection,) = channel._balancer.connections
-                (server_connection,) = server._connections
-                for near, far in ((client_connection, server_connection), (server_connection, client_connection)):
-                    assert near.outgoing.connection == far.incoming._remaining
-                    assert near.control_buffer.pending_responses == 0
+                assert len(at_clients) == len(at_servers)
+                for client_connection, server_connection in zip(at_clients, at_servers, strict=True):
+                    for near, far in (
+                        (client_connection, server_connection),
+                        (server_connection, client_connection),
+                    ):
+                        assert_nothing_left(near)
+                        # What ends while credit is on its way never sees it.
+                        assert near.outgoing.connection <= far.incoming._remaining
+                        if not near.closed.is_set():
+                            assert near.outgoing.connection == far.incoming._remaining
             nursery.cancel_scope.cancel()
 
-    converse(main)
+    with connections_of(Side.CLIENT) as at_clients, connections_of(Side.SERVER) as at_servers:
+        converse(main)
