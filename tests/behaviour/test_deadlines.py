@@ -514,6 +514,17 @@ async def test_a_call_expired_on_arrival_runs_no_handler(
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("path", [UNARY, SERVER_STREAM])
+async def test_a_deadline_of_a_nanosecond(path: str, autojump_clock: Clock, nursery: trio.Nursery) -> None:
+    """It may be over before or after the handler has begun."""
+    servicer = Echo(unary=sleep_forever, server_stream=sleep_forever)
+    peer = await start_peer(servicer, nursery)
+    await peer.call(1, "1n", path)
+    await expect_status(peer.peer, 1, StatusCode.DEADLINE_EXCEEDED)
+    peer.assert_nothing_left()
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_deadline_does_not_reach_the_next_call_of_the_same_worker(
     autojump_clock: Clock, nursery: trio.Nursery
 ) -> None:

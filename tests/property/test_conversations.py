@@ -10,7 +10,7 @@ reply to a control frame is missing, no stream is open, and h2, which holds each
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from random import Random
 from typing import Any
 from unittest import mock
@@ -23,6 +23,7 @@ import h2.events
 import h2.exceptions
 import h2.settings
 import hypothesis
+import pytest
 import trio
 import trio._core._run as trio_run
 import trio.testing
@@ -96,6 +97,8 @@ plans = st.builds(
 )
 conversations = st.lists(plans, min_size=1, max_size=8)
 seeds = st.integers(0, 2**32)
+#: What lets little of several streams through at once, and the default.
+connection_windows = st.sampled_from([65_535, 65_535, 2**20])
 #: When the server says goodbye, in ticks.
 goodbyes = st.none() | st.integers(0, 40)
 windows = st.sampled_from([100, 5000, 65_535, 65_535, 300_000])
@@ -218,6 +221,7 @@ async def run_server_stream(stub: EchoStub, number: int, plan: CallPlan) -> None
                 reply = await call.receive()
             except trio.EndOfChannel:
                 assert received == plan.replies
+                assert call._stream.unconsumed == 0
                 return
             assert (reply.count, reply.payload) == (received, sent.payload)
             received += 1
@@ -258,6 +262,7 @@ async def run_bidi(stub: EchoStub, number: int, plan: CallPlan) -> None:
                 reply = await call.receive()
             except trio.EndOfChannel:
                 assert received == len(plan.sizes)
+                assert call._stream.unconsumed == 0
                 break
             except RpcError as caught:
                 # Not from here: it would come out in the group of this nursery.
@@ -338,6 +343,13 @@ class H2Peer:
         self.outgoing = bytearray()
         self.goodbyes_sent: list[int] = []
         self.broken = False
+        self.changes = dict(CHANGES)
+        if client:
+            # No stream is pushed; and h2 would count a late answer to a stream that it has reset as one.
+            del self.changes[Setting.MAX_CONCURRENT_STREAMS]
+        #: One tick in so many has a change of settings, and one a PING. Where there are none, nothing else wakes a
+        #: writer that waits for credit.
+        self.noise = random.choice([20, 20, 10**9])
 
     async def run(self) -> None:
         self.conn.initiate_connection()
@@ -411,10 +423,10 @@ class H2Peer:
             if not self.settled:
                 self.settled = True
                 self.change_settings({Setting.INITIAL_WINDOW_SIZE: 10**6, Setting.MAX_CONCURRENT_STREAMS: 100})
-        elif not self.random.randrange(20):
-            changes = self.random.sample(list(CHANGES), self.random.choice([1, 1, 2, 4]))
-            self.change_settings({setting: self.random.choice(CHANGES[setting]) for setting in changes})
-        if not self.calm and not self.random.randrange(20):
+        elif not self.random.randrange(self.noise):
+            changed = self.random.sample(list(self.changes), self.random.choice([1, 1, 2, 3]))
+            self.change_settings({setting: self.random.choice(self.changes[setting]) for setting in changed})
+        if not self.calm and not self.random.randrange(self.noise):
             self.pings += 1
             self.conn.ping(b"%08d" % self.pings)
         for stream in list(self.streams.values()):
@@ -629,6 +641,7 @@ class H2Client(H2Peer):
         super().__init__(stream, random, window, client=True)
         self.waiting = list(enumerate(conversation))
         self.plans: dict[int, tuple[int, CallPlan]] = {}
+        self.witness: H2Stream | None = None
         self.served = trio.Event()
 
     def act(self) -> None:
@@ -644,7 +657,9 @@ class H2Client(H2Peer):
                 self.reset(stream)
             if plan.cancelled_after is not None and trio.current_time() >= stream.began + plan.cancelled_after:
                 self.reset(stream)
-        if not self.waiting and all(self.has_ended(stream) for stream in self.streams.values()):
+        if not self.waiting and all(
+            self.has_ended(stream) for stream in self.streams.values() if stream is not self.witness
+        ):
             self.served.set()
 
     def on_eof(self) -> None:
@@ -677,7 +692,10 @@ class H2Client(H2Peer):
         self.conn.send_headers(stream_id, fields)
         for sent in self.requests_of(number, plan):
             stream.outgoing += frame_message(sent.SerializeToString())
-        stream.finishing = True
+        if plan is WITNESS:
+            self.witness = stream
+        else:
+            stream.finishing = True
 
     def requests_of(self, number: int, plan: CallPlan) -> list[EchoRequest]:
         if plan.kind in {"Unary", "ServerStream"}:
@@ -768,6 +786,7 @@ def failing_echo() -> Echo:
             try:
                 one = await requests.receive()
             except trio.EndOfChannel:
+                assert requests._stream.unconsumed == 0
                 return total
             total.payload += one.payload
             total.text += one.text
@@ -782,6 +801,7 @@ def failing_echo() -> Echo:
             try:
                 one = await requests.receive()
             except trio.EndOfChannel:
+                assert requests._stream.unconsumed == 0
                 return
             count += 1
             if count < most:
@@ -831,9 +851,49 @@ def assert_nothing_left(connection: Connection) -> None:
     assert (connection.control_buffer.pending_responses, connection.control_buffer.pending_frames) == (0, 0)
 
 
+#: A call that is open all the time, so that the windows of a stream can be compared too: messages of these sizes go
+#: there and back.
+WITNESS = CallPlan(
+    kind="Bidi",
+    sizes=[0, 1, 5000, 70_000, 90, 16_400],
+    replies=0,
+    delay=0,
+    leaves_after=None,
+    fails_after=None,
+    timeout=None,
+    cancelled_after=None,
+)
+
+
+async def bear_witness(call: Any) -> None:
+    """Send and receive all messages of the witness; leave its call open."""
+
+    async def send() -> None:
+        for count, size in enumerate(WITNESS.sizes):
+            await call.send(request(0, size, count))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        for count, size in enumerate(WITNESS.sizes):
+            reply = await call.receive()
+            assert (reply.count, len(reply.payload)) == (count, size)
+
+
+def assert_stream_windows_agree(connection: Connection, peer: H2Peer, stream_id: int) -> None:
+    """The same for one stream, through all changes of the initial window."""
+    ours, theirs = connection.table.streams[stream_id], peer.conn.streams[stream_id]
+    assert ours.window == theirs._inbound_window_manager.current_window_size
+    assert ours.receive_window == theirs.outbound_flow_control_window
+
+
 async def wait_quiet() -> None:
     """Let everything arrive that is on its way: several ticks of the judge."""
     await trio.sleep(0.2)
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 -- what it waits for has no event
+        await trio.sleep(0.01)
 
 
 async def settle_later(peer: H2Peer) -> None:
@@ -843,9 +903,9 @@ async def settle_later(peer: H2Peer) -> None:
 
 
 @bounded
-@given(conversations, windows, windows, seeds, goodbyes)
+@given(conversations, windows, connection_windows, windows, seeds, goodbyes)
 def test_our_client_with_an_h2_server(
-    conversation: list[CallPlan], ours: int, theirs: int, seed: int, goodbye: int | None
+    conversation: list[CallPlan], ours: int, connection: int, theirs: int, seed: int, goodbye: int | None
 ) -> None:
     random = Random(seed)
     servers: list[H2Server] = []
@@ -859,21 +919,35 @@ def test_our_client_with_an_h2_server(
             nursery.start_soon(settle_later, servers[-1])
             return Cut(near, random)
 
-        limits = Limits(initial_window_size=ours, adaptive_window=False)
+        limits = Limits(initial_window_size=ours, initial_connection_window_size=connection, adaptive_window=False)
         async with trio.open_nursery() as nursery:
             async with trio_grpc.open_channel(connect, limits=limits) as channel:
-                await run_client(channel, conversation, forgiving=goodbye is not None)
-                for server in servers:
-                    server.settle()
+                async with AsyncExitStack() as stack:
+                    if goodbye is None:
+                        witness = await stack.enter_async_context(
+                            EchoStub(channel).Bidi(metadata=metadata_of(0, WITNESS))
+                        )
+                        calls = await stack.enter_async_context(trio.open_nursery())
+                        calls.start_soon(bear_witness, witness)
+                    await run_client(channel, conversation, forgiving=goodbye is not None)
+                    for server in servers:
+                        server.settle()
+                    if goodbye is None:
+                        await wait_until(lambda: not calls.child_tasks)
+                        await wait_quiet()
+                        assert_stream_windows_agree(connections[0], servers[0], witness._stream.stream_id)
+                        await witness.done_sending()
+                        with pytest.raises(trio.EndOfChannel):
+                            await witness.receive()
                 await wait_quiet()
                 statistics = channel.statistics()
                 assert (statistics.streams, statistics.waiting, statistics.control_frames) == (0, 0, 0)
                 assert len(connections) == len(servers)
-                for connection, server in zip(connections, servers, strict=True):
-                    assert_nothing_left(connection)
+                for near, server in zip(connections, servers, strict=True):
+                    assert_nothing_left(near)
                     server.check()
                     if not server.goodbyes_sent:
-                        assert_windows_agree(connection, server)
+                        assert_windows_agree(near, server)
             nursery.cancel_scope.cancel()
 
     with connections_of(Side.CLIENT) as connections:
@@ -881,15 +955,15 @@ def test_our_client_with_an_h2_server(
 
 
 @bounded
-@given(conversations, windows, windows, seeds, goodbyes)
+@given(conversations, windows, connection_windows, windows, seeds, goodbyes)
 def test_our_server_with_an_h2_client(
-    conversation: list[CallPlan], ours: int, theirs: int, seed: int, goodbye: int | None
+    conversation: list[CallPlan], ours: int, connection: int, theirs: int, seed: int, goodbye: int | None
 ) -> None:
     random = Random(seed)
 
     async def main() -> None:
         listener = CutListener(random)
-        limits = Limits(initial_window_size=ours, adaptive_window=False)
+        limits = Limits(initial_window_size=ours, initial_connection_window_size=connection, adaptive_window=False)
         # This client pings as it likes.
         enforcement = KeepaliveEnforcement(min_time=0, permit_without_calls=True)
 
@@ -904,21 +978,28 @@ def test_our_server_with_an_h2_client(
 
         async with trio.open_nursery() as nursery:
             server = await nursery.start(serve)
-            client = H2Client(await listener.connect(), random, theirs, conversation)
+            plans = conversation if goodbye is not None else [WITNESS, *conversation]
+            client = H2Client(await listener.connect(), random, theirs, plans)
             nursery.start_soon(client.run)
             nursery.start_soon(settle_later, client)
             if goodbye is not None:
                 nursery.start_soon(drain_later, server, goodbye)
             await client.served.wait()
             client.settle()
+            if client.witness is not None:
+                received = client.witness.messages
+                await wait_until(lambda: len(received) == len(WITNESS.sizes))
+                await wait_quiet()
+                assert_stream_windows_agree(connections[0], client, client.witness.stream_id)
+                client.witness.finishing = True
             await wait_quiet()
             statistics = server.statistics()
             assert (statistics.streams, statistics.handlers, statistics.control_frames) == (0, 0, 0)
-            (connection,) = connections
-            assert_nothing_left(connection)
+            (near,) = connections
+            assert_nothing_left(near)
             client.check()
             if not client.goodbyes_received:
-                assert_windows_agree(connection, client)
+                assert_windows_agree(near, client)
             nursery.cancel_scope.cancel()
 
     with connections_of(Side.SERVER) as connections:
@@ -932,7 +1013,7 @@ async def drain_later(server: trio_grpc.Server, ticks: int) -> None:
 
 
 @bounded
-@given(conversations, windows, windows, seeds, st.integers(1, 10), goodbyes)
+@given(conversations, windows, windows, seeds, st.integers(2, 10), goodbyes)
 def test_our_client_with_our_server(
     conversation: list[CallPlan], ours: int, theirs: int, seed: int, streams: int, goodbye: int | None
 ) -> None:
@@ -958,10 +1039,21 @@ def test_our_client_with_our_server(
             server = await nursery.start(serve)
             if goodbye is not None:
                 nursery.start_soon(replace, server, goodbye)
-            limits = Limits(initial_window_size=theirs, adaptive_window=bool(seed % 2))
+            limits = Limits(
+                initial_window_size=theirs, initial_connection_window_size=65_535, adaptive_window=bool(seed % 2)
+            )
             async with trio_grpc.open_channel(connect, limits=limits) as channel:
-                # No call is lost to a drain.
-                await run_client(channel, conversation)
+                async with EchoStub(channel).Bidi(metadata=metadata_of(0, WITNESS)) as witness:
+                    async with trio.open_nursery() as calls:
+                        calls.start_soon(bear_witness, witness)
+                        # No call is lost to a drain.
+                        await run_client(channel, conversation)
+                    await wait_quiet()
+                    near, far = (connections[0].table.streams[1] for connections in (at_clients, at_servers))
+                    assert (near.window, near.receive_window) == (far.receive_window, far.window)
+                    await witness.done_sending()
+                    with pytest.raises(trio.EndOfChannel):
+                        await witness.receive()
                 await wait_quiet()
                 at_client, at_server = channel.statistics(), server.statistics()
                 assert (at_client.streams, at_client.waiting, at_client.control_frames) == (0, 0, 0)
