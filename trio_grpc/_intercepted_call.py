@@ -44,10 +44,10 @@ def factory_for(factory: CallFactory[RequestT, ResponseT], call: InterceptedCall
 
 
 class _Pause:
-    """Awaited where a coroutine that `_Drive` drives waits for the block; gives the exception that the block raised."""
+    """Awaited where a coroutine that `_Drive` drives waits for the end of the block."""
 
-    def __await__(self) -> Generator[_Pause, BaseException | None, BaseException | None]:
-        return (yield self)
+    def __await__(self) -> Generator[_Pause, None, None]:
+        yield self
 
 
 _PAUSE = _Pause()
@@ -57,17 +57,12 @@ class _Drive:
     """Runs a coroutine as part of the awaiting task: True when it has come to a pause, False when it has ended.
 
     A plain iterator, so that ``await`` sends and throws straight into the coroutine.
-
-    Args:
-        coroutine: what to run.
-        first: what it is sent first.
     """
 
-    __slots__ = ("_coroutine", "_first")
+    __slots__ = ("_coroutine",)
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], first: BaseException | None = None) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine
-        self._first = first
 
     def __await__(self) -> _Drive:
         return self
@@ -76,8 +71,7 @@ class _Drive:
         return self
 
     def __next__(self) -> Any:
-        first, self._first = self._first, None
-        return self.send(first)
+        return self.send(None)
 
     def send(self, value: Any) -> Any:
         return self._passed_on(self._coroutine.send(value))
@@ -98,7 +92,7 @@ class _Drive:
 class _Block(Call[RequestT, ResponseT]):
     """What the four kinds have in common: entering and leaving run the interceptors."""
 
-    __slots__ = ("_compression", "_coroutine", "_request", "_task")
+    __slots__ = ("_compression", "_coroutine", "_error", "_request", "_task")
 
     def __init__(self, plain: Call[RequestT, ResponseT], compression: Compression | str | None, request: Any) -> None:
         # The plain call has checked all arguments: what is wrong must fail where it is made.
@@ -108,6 +102,8 @@ class _Block(Call[RequestT, ResponseT]):
         self._request = request
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._task: trio.lowlevel.Task | None = None
+        #: What the block has raised, on its way into the coroutine.
+        self._error: BaseException | None = None
 
     async def __aenter__(self: BlockT) -> BlockT:  # noqa: PYI019 # typing.Self is 3.11's
         if self._coroutine is not None or self._closed:
@@ -152,11 +148,16 @@ class _Block(Call[RequestT, ResponseT]):
         self._factory = factory
         call._origin = self._stream
         try:
-            error = await _PAUSE
+            await _PAUSE
         finally:
             self._close()
+        error, self._error = self._error, None
         if error is not None:
-            raise error
+            # Raised and not thrown: Python would close the coroutine where a GeneratorExit is thrown into it.
+            try:
+                raise error
+            finally:
+                del error
 
     async def __aexit__(
         self,
@@ -165,8 +166,13 @@ class _Block(Call[RequestT, ResponseT]):
         traceback: TracebackType | None,
     ) -> None:
         assert self._coroutine is not None
+        self._error = exc_value
         try:
-            await _Drive(self._coroutine, exc_value)
+            await _Drive(self._coroutine)
+            if exc_value is not None:
+                raise RuntimeError(
+                    "an interceptor swallowed the exception of a block; it must raise one"
+                ) from exc_value
         except RpcError as error:
             if error is not exc_value:
                 error.received = True
@@ -176,10 +182,9 @@ class _Block(Call[RequestT, ResponseT]):
                 raise
             # A coroutine cannot pass this one on as itself. Python does, behind us.
             return
-        if exc_value is not None:
-            raise RuntimeError(
-                "an interceptor swallowed the exception of a block: let it pass, or raise another"
-            ) from (exc_value)
+        finally:
+            # The exception has this frame in its traceback now.
+            del exc_value, traceback
         await trio.lowlevel.cancel_shielded_checkpoint()
 
 

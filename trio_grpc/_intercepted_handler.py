@@ -39,7 +39,9 @@ class InterceptedHandler(MethodHandler):
     async def _intercept(self, stream: Stream, context: ServicerContext[Any]) -> None:
         context._handled = False
         await self._proceed(stream, context, 0)
-        if not (stream.responded or context._status is not None or self.method.cardinality.server_streaming):
+        if self.method.cardinality.server_streaming or stream.responded or stream.end_stream:
+            return
+        if context._status is None and stream.cancelled is None:
             raise RuntimeError(f"the interceptors of {self.method.path} returned, but the RPC has no reply")
 
     async def _proceed(self, stream: Stream, context: ServicerContext[Any], index: int) -> None:
@@ -59,7 +61,7 @@ class InterceptedHandler(MethodHandler):
         except BaseException as error:
             context._ended = self._status_code(stream, context, error)
             raise
-        context._ended = StatusCode.OK
+        context._ended = StatusCode.OK if stream.cancelled is None else StatusCode.CANCELLED
 
 
 class MappingHandler(MappingCoder[Any, Any], InterceptedHandler):

@@ -56,8 +56,8 @@ class InterceptedCall:
         "_origin",
         "_request_maps",
         "_response_maps",
-        "_root",
         "_scope",
+        "_scope_deadline",
         "_seconds",
         "_status",
         "awaited",
@@ -97,15 +97,16 @@ class InterceptedCall:
         self._request_maps: tuple[Callable[[Any], Any], ...] = ()
         self._response_maps: tuple[Callable[[Any], Any], ...] = ()
         self._status: StatusCode | None = None
-        self._origin: Stream | RpcError | None = None
+        #: Where metadata comes from: the stream, or the metadata of an error (the error itself would be a cycle).
+        self._origin: Stream | tuple[Metadata, Metadata] | None = None
         self._scope: trio.CancelScope | None = None
-        self._root: InterceptedCall = self
+        self._scope_deadline = self._deadline
 
     # -- what it will be
 
     @property
     def metadata(self) -> Metadata:
-        """What is sent with the request; change it in place."""
+        """What is sent with the request, beside the ``metadata=`` of the channel; change it in place."""
         if self._metadata is None:
             self._metadata = Metadata.from_wire(self._fields)
         return self._metadata
@@ -156,8 +157,8 @@ class InterceptedCall:
     def initial_metadata(self) -> Metadata:
         """What the server sent before its first response; empty before it came, and if none did."""
         origin = self._origin
-        if isinstance(origin, RpcError):
-            return origin.initial_metadata
+        if isinstance(origin, tuple):
+            return origin[0]
         head = None if origin is None else origin.head_record
         return Metadata() if head is None or head.grpc_status is not None else readable_metadata(head.fields)
 
@@ -165,8 +166,8 @@ class InterceptedCall:
     def trailing_metadata(self) -> Metadata:
         """What the server sent with its status; empty until the call has ended."""
         origin = self._origin
-        if isinstance(origin, RpcError):
-            return origin.trailing_metadata
+        if isinstance(origin, tuple):
+            return origin[1]
         outcome = None if origin is None else origin.outcome
         return Metadata() if outcome is None else readable_metadata(outcome.fields)
 
@@ -199,19 +200,24 @@ class InterceptedCall:
         inner._response_maps = self._response_maps
         inner._status = None
         inner._origin = None
-        inner._scope = None
-        inner._root = self._root
+        inner._scope = self._scope
+        inner._scope_deadline = self._scope_deadline
         return inner
 
     def _wire_metadata(self) -> list[Field] | tuple[Field, ...]:
         return self._fields if self._metadata is None else encode_metadata(self._metadata)
 
-    def _failed(self, error: BaseException) -> None:
-        """Note what the call ended with for those further out."""
+    def _failed(self, error: BaseException, inner: InterceptedCall | None = None) -> None:
+        """Note what the call, or the attempt ``inner``, ended with."""
+        if self._status is StatusCode.OK and isinstance(error, trio.Cancelled):
+            # Of attempts at the same time, those that are cancelled for the one that succeeded do not count.
+            return
+        if inner is not None:
+            self._origin = inner._origin
         if isinstance(error, RpcError):
             self._status = error.code
             if self.awaited or self._origin is None:
-                self._origin = error
+                self._origin = (error.initial_metadata, error.trailing_metadata)
         elif isinstance(error, (trio.Cancelled, trio.ClosedResourceError)):
             self._status = StatusCode.CANCELLED
         else:
@@ -271,8 +277,7 @@ async def _proceed(call: InterceptedCall, interceptors: tuple[ClientInterceptor,
         if inner.awaited and inner.reply is None and inner._status is not StatusCode.OK:
             raise RuntimeError(f"interceptor {name_of(interceptor)} returned, but the call has no reply")
     except BaseException as error:
-        call._origin = inner._origin
-        call._failed(error)
+        call._failed(error, inner)
         raise
     call.reply = inner.reply
     call._origin = inner._origin
@@ -280,9 +285,12 @@ async def _proceed(call: InterceptedCall, interceptors: tuple[ClientInterceptor,
 
 
 async def _run_end(call: InterceptedCall, end: End) -> None:
-    root = call._root
-    if root._scope is not None:
-        root._scope.deadline = inf
+    scope = call._scope
+    if scope is not None:
+        if trio.current_time() >= call._scope_deadline:
+            # An interceptor that tries again and again must not do so after the call's time.
+            scope.cancel()
+        scope.deadline = inf
     try:
         await end(call)
     except BaseException as error:
@@ -290,8 +298,8 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
         raise
     finally:
         # The timeout of a block belongs to its call, and not to what stands in the block.
-        if root._scope is not None and (call.awaited or not isinstance(call._origin, Stream)):
-            root._scope.deadline = root._deadline
+        if scope is not None and (call.awaited or not isinstance(call._origin, Stream)):
+            scope.deadline = call._scope_deadline
     call._status = StatusCode.OK
 
 

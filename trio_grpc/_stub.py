@@ -55,7 +55,7 @@ class _Method(Generic[RequestT, ResponseT]):
 
     __slots__ = ("_factory", "method")
 
-    def __new__(cls: type[MethodT], channel: Channel, _: Method[Any, Any], /) -> MethodT:  # noqa: PYI019 # Self is 3.11's
+    def __new__(cls: type[MethodT], channel: Channel, method: Method[Any, Any]) -> MethodT:  # noqa: ARG004, PYI019
         # Chosen once, so that calls of a channel without interceptors know nothing of any.
         return object.__new__(_INTERCEPTED.get(cls, cls) if channel._interceptors else cls)
 
@@ -344,7 +344,9 @@ async def _run_awaited(factory: CallFactory[Any, ResponseT], call: InterceptedCa
     return reply
 
 
-class _InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
+class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
+    """A method with one request and one response, on a channel with interceptors."""
+
     __slots__ = ()
 
     async def __call__(
@@ -389,7 +391,9 @@ class _InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
         return InterceptedUnaryUnaryCall(call, options.get("compression"), request)
 
 
-class _InterceptedUnaryStreamMethod(UnaryStreamMethod[RequestT, ResponseT]):
+class InterceptedUnaryStreamMethod(UnaryStreamMethod[RequestT, ResponseT]):
+    """A method with one request and a stream of responses, on a channel with interceptors."""
+
     __slots__ = ()
 
     def __call__(self, request: RequestT, /, **options: Any) -> UnaryStreamCall[RequestT, ResponseT]:
@@ -399,7 +403,9 @@ class _InterceptedUnaryStreamMethod(UnaryStreamMethod[RequestT, ResponseT]):
     open = __call__
 
 
-class _InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
+class InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
+    """A method with a stream of requests and one response, on a channel with interceptors."""
+
     __slots__ = ()
 
     async def __call__(
@@ -465,7 +471,9 @@ class _Sender(StreamUnaryMethod[RequestT, ResponseT]):
         return None if self._opened is None else self._opened._stream
 
 
-class _InterceptedStreamStreamMethod(StreamStreamMethod[RequestT, ResponseT]):
+class InterceptedStreamStreamMethod(StreamStreamMethod[RequestT, ResponseT]):
+    """A method with a stream each way, on a channel with interceptors."""
+
     __slots__ = ()
 
     def __call__(self, **options: Any) -> StreamStreamCall[RequestT, ResponseT]:
@@ -475,8 +483,8 @@ class _InterceptedStreamStreamMethod(StreamStreamMethod[RequestT, ResponseT]):
 
 
 _INTERCEPTED: Mapping[type[Any], type[Any]] = {
-    UnaryUnaryMethod: _InterceptedUnaryUnaryMethod,
-    UnaryStreamMethod: _InterceptedUnaryStreamMethod,
-    StreamUnaryMethod: _InterceptedStreamUnaryMethod,
-    StreamStreamMethod: _InterceptedStreamStreamMethod,
+    UnaryUnaryMethod: InterceptedUnaryUnaryMethod,
+    UnaryStreamMethod: InterceptedUnaryStreamMethod,
+    StreamUnaryMethod: InterceptedStreamUnaryMethod,
+    StreamStreamMethod: InterceptedStreamStreamMethod,
 }
