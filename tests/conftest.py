@@ -124,7 +124,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def interceptors(request: pytest.FixtureRequest) -> None:
+def interceptors_around_everything(request: pytest.FixtureRequest) -> None:
     """Install what ``--interceptors`` asks for."""
     if request.config.getoption("--interceptors"):
         install_interceptors(request.getfixturevalue("monkeypatch"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import inspect
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -555,6 +557,88 @@ async def test_a_sender_learns_from_its_receiver(errors: dict[str, Any], monkeyp
         call.cancel()
         with pytest.raises(trio.ClosedResourceError):
             await call.receive()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# interceptors.md
+
+
+@pytest.fixture
+def interceptors(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("interceptors.md", modules)
+
+
+async def test_tokens(interceptors: dict[str, Any], caplog: pytest.LogCaptureFixture, nursery: trio.Nursery) -> None:
+    caplog.set_level(logging.INFO, "calls")
+    serve = partial(trio_grpc.serve, interceptors=[interceptors["authenticate"]])
+    server = await nursery.start(serve, [interceptors["Personal"]()], "127.0.0.1:0")
+    assert (await interceptors["greet_with_a_token"](server.addresses[0])).text == "Hello, Ada!"
+    (record,) = [record for record in caplog.records if record.name == "calls"]
+    assert re.fullmatch(r"/\S*Greeter/Greet: StatusCode\.OK after \d\.\d{3} s", record.getMessage())
+    async with trio_grpc.open_channel(server.addresses[0]) as channel:
+        assert await status_of(interceptors, interceptors["GreeterStub"](channel)) == (
+            "UNAUTHENTICATED",
+            "who are you?",
+        )
+    nursery.cancel_scope.cancel()
+
+
+async def test_translated_exceptions(interceptors: dict[str, Any]) -> None:
+    base: Any = interceptors["GreeterServicer"]
+
+    class Book(base):  # type: ignore[misc]
+        async def Greet(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            return {}[request.text]
+
+    around = [interceptors["translate_key_errors"]]
+    async with open_channel_pair(Book(), server_interceptors=around) as (channel, _):
+        greeter = interceptors["GreeterStub"](channel)
+        assert await status_of(interceptors, greeter) == ("NOT_FOUND", "there is no 'you'")
+
+
+async def test_attempts(interceptors: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    base: Any = interceptors["GreeterServicer"]
+    attempts: list[float] = []
+
+    class Busy(base):  # type: ignore[misc]
+        async def Greet(self, request: Any, context: trio_grpc.ServicerContext[Any]) -> Any:
+            attempts.append(trio.current_time())
+            await context.abort(trio_grpc.StatusCode.UNAVAILABLE)
+
+    around = [interceptors["try_three_times"]]
+    async with open_channel_pair(Busy(), interceptors=around) as (channel, _):
+        greeter = interceptors["GreeterStub"](channel)
+        assert (await status_of(interceptors, greeter))[0] == "UNAVAILABLE"
+        assert len(attempts) == 1
+        greeter.Greet = trio_grpc.UnaryUnaryMethod(channel, attrs.evolve(greeter.Greet.method, idempotent=True))
+        assert (await status_of(interceptors, greeter))[0] == "UNAVAILABLE"
+    assert [round(attempt - attempts[1], 3) for attempt in attempts[1:]] == [0, 0.1, 0.3]
+
+
+async def test_bounded_blocks_and_attempts(
+    interceptors: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    greeter = spy(interceptors, thinking_time=10)
+    around = [interceptors["at_most_a_minute"], interceptors["a_second_each"]]
+    async with open_channel_pair(greeter, interceptors=around) as (channel, _):
+        stub = interceptors["GreeterStub"](channel)
+        assert (await status_of(interceptors, stub))[0] == "DEADLINE_EXCEEDED"
+        assert greeter.deadlines == [1.0]
+        started = trio.current_time()
+        with pytest.raises(trio.TooSlowError):
+            async with stub.GreetOften(interceptors["Name"](text="you")):
+                await trio.sleep_forever()
+        assert trio.current_time() - started == pytest.approx(60)
+
+
+async def test_counted_messages(interceptors: dict[str, Any]) -> None:
+    here, there = collections.Counter[str](), collections.Counter[str]()
+    count_messages = interceptors["count_messages"]
+    async with open_channel_pair(
+        spy(interceptors), interceptors=[count_messages(here)], server_interceptors=[count_messages(there)]
+    ) as (channel, _):
+        await interceptors["GreeterStub"](channel).Greet(interceptors["Name"](text="you"))
+    assert here == there == {"Greet": 2}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
