@@ -9,7 +9,7 @@ import pytest
 
 import trio_grpc
 from trio_grpc import _channel, _server
-from trio_grpc._intercepted_handler import InterceptedHandler
+from trio_grpc._interceptors import check_interceptors
 
 
 async def pass_on(_: Any, proceed: trio_grpc.Proceed) -> None:
@@ -40,18 +40,12 @@ async def look_at_rpc(context: trio_grpc.ServicerContext[Any], proceed: trio_grp
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put them outside of those that a test gives itself."""
-    make_channel, find_handlers = _channel.Channel.__init__, _server.find_handlers
 
-    def make_channel_with(self: trio_grpc.Channel, *args: Any, interceptors: Iterable[Any], **options: Any) -> None:
-        make_channel(self, *args, interceptors=(pass_on, look_at_call, *interceptors), **options)
+    def of_channel(interceptors: Iterable[Any]) -> tuple[Any, ...]:
+        return (pass_on, look_at_call, *check_interceptors(interceptors))
 
-    def find_handlers_with(servicers: Any, codec: Any, limits: Any, make_handler: Any) -> Any:
-        own = getattr(make_handler, "args", ((),))[0]
+    def of_server(interceptors: Iterable[Any]) -> tuple[Any, ...]:
+        return (pass_on, look_at_rpc, *check_interceptors(interceptors))
 
-        def make(*args: Any) -> InterceptedHandler:
-            return InterceptedHandler((pass_on, look_at_rpc, *own), *args)
-
-        return find_handlers(servicers, codec, limits, make)
-
-    monkeypatch.setattr(_channel.Channel, "__init__", make_channel_with)
-    monkeypatch.setattr(_server, "find_handlers", find_handlers_with)
+    monkeypatch.setattr(_channel, "check_interceptors", of_channel)
+    monkeypatch.setattr(_server, "check_interceptors", of_server)
