@@ -295,8 +295,9 @@ class Connection:
         _logger.log(level, "connection to %s ended with %s: %s", self.peer, error_name(fault.error_code), fault.reason)
         lost = ConnectionLost(f"connection to {self.peer} failed: {fault.reason}")
         lost.__cause__ = cause or fault
-        self._end_streams(lost)
+        # Before the last stream leaves: a connection that drains would say goodbye as if nothing had happened.
         self._put_farewell(fault.error_code, fault.reason.encode("utf-8", "replace")[:256])
+        self._end_streams(lost)
 
     def _lose(self, error: BaseException | None) -> None:
         """The byte stream ended or failed: nothing more can be said."""
