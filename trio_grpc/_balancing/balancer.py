@@ -142,8 +142,10 @@ class Balancer:
     def connect(self) -> None:
         """Leave IDLE; in other states nothing happens."""
         if self._session is None:
-            self._session = _Session(self, self._name, self._services)
-            self._session.start(self._make_policy)
+            session = _Session(self, self._name, self._services)
+            # The user's function: what it raises comes out of here, and leaves everything as it was.
+            session.start(self._make_policy)
+            self._session = session
             self.connectivity.set(ConnectivityState.CONNECTING)
         elif self.connectivity.state is ConnectivityState.IDLE:
             self._session.exit_idle()
