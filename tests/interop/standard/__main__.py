@@ -70,6 +70,7 @@ class Matrix:
 
     def __init__(self, directory: Path, cases: Sequence[str], jobs: int) -> None:
         self.results: list[Result] = []
+        self._installing: dict[str, Peer] = {}
         self._unfinished: dict[str, Peer] = {}
         self._directory = directory
         self._cases = cases
@@ -78,15 +79,15 @@ class Matrix:
 
     async def run_peer(self, peer: Peer) -> None:
         """Install a peer and run all its cases."""
-        self._unfinished[peer.name] = peer
+        self._installing[peer.name] = peer
         try:
             await trio.to_thread.run_sync(peer.install, abandon_on_cancel=True)
         except Unavailable as error:
-            nothing = Result(peer=peer.name, version=peer.version, direction="", tls=False, case="", outcome=SKIPPED)
-            self.results.append(attrs.evolve(nothing, message=str(error)))
-            print(f"{peer.name}: SKIPPED ({error})", flush=True)
-            del self._unfinished[peer.name]
+            self._skip(peer, str(error))
             return
+        finally:
+            del self._installing[peer.name]
+        self._unfinished[peer.name] = peer
         started = monotonic()
         async with trio.open_nursery() as nursery:
             for tls in (False, True) if peer.tls else (False,):
@@ -98,9 +99,16 @@ class Matrix:
         print(f"{peer.name}: {monotonic() - started:.0f} s", flush=True)
 
     def time_is_over(self) -> None:
-        """Peers that have not come to their end have failed."""
+        """Peers that have not come to their end have failed; one that could not be had in time is left out."""
+        for peer in self._installing.values():
+            self._skip(peer, "not installed in time")
         for peer in self._unfinished.values():
             self._add(peer, "to", False, "(time)", Attempt("not ended in time", 0))
+
+    def _skip(self, peer: Peer, why: str) -> None:
+        nothing = Result(peer=peer.name, version=peer.version, direction="", tls=False, case="", outcome=SKIPPED)
+        self.results.append(attrs.evolve(nothing, message=why))
+        print(f"{peer.name}: SKIPPED ({why})", flush=True)
 
     async def _to(self, peer: Peer, tls: bool) -> None:
         """Our client, the peer's server."""
