@@ -204,3 +204,22 @@ async def test_calls_in_a_while(backend: Backend, autojump_clock: Clock) -> None
         assert late == ["one of two"]
         policy.context.call_later(1, fire)
     assert len(fired) == 1
+
+
+async def test_a_connection_that_takes_no_calls_is_not_given_out_before_the_policy_hears_of_it(
+    backend: Backend, autojump_clock: Clock
+) -> None:
+    class Single(Recorder):
+        def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
+            if state is ConnectivityState.READY:
+                self.context.publish(state, subchannel)
+
+    bench = Bench(backend.endpoint)
+    bench.make = Single
+    async with bench.channel:
+        await bench.channel.wait_ready()
+        connection = bench.channel._connection_nowait()
+        assert connection is not None
+        connection._stop_opening()
+        assert bench.channel._connection_nowait() is None
+        assert bench.channel._pick_nowait() is None
