@@ -14,6 +14,7 @@ from trio_grpc._transport.messages import (
     MessageAssembler,
     MessageError,
     MessageTooLarge,
+    NoMoreMessages,
     TooManyMessages,
     WrongLength,
     frame_message,
@@ -176,3 +177,33 @@ def test_an_announced_length_must_be_reached_and_not_exceeded() -> None:
     with pytest.raises(WrongLength):
         feed(assembler, b"\0")
     assert list(assembler.messages) == [b"abc", b"abc"]
+
+
+def test_after_the_only_message_no_byte_is_wanted() -> None:
+    plain = MessageAssembler(100)
+    assert plain.feed(frame_message(b"only"), 0, 9)
+    plain.messages.popleft()
+    assembler = NoMoreMessages(plain)
+    assert not assembler.mid_message
+    assert not assembler.feed(b"", 0, 0)
+    assert not assembler.feed(b"xyz", 2, 2)
+    with pytest.raises(TooManyMessages):
+        assembler.feed(b"xyz", 2, 3)
+    assert not assembler.messages
+
+
+@pytest.mark.parametrize("begun", [b"\0", b"\0\0\0\0\1", b"\0\0\0\0\2x"], ids=["flag", "prefix", "message"])
+def test_another_message_may_have_begun_already(begun: bytes) -> None:
+    plain = MessageAssembler(100)
+    plain.feed(frame_message(b"only") + begun, 0, 9 + len(begun))
+    with pytest.raises(TooManyMessages):
+        NoMoreMessages(plain)
+
+
+def test_an_announced_length_still_counts_after_the_only_message() -> None:
+    measured = MeasuredAssembler(MessageAssembler(100), 10)
+    measured.feed(frame_message(b"only"), 0, 9)
+    assembler = NoMoreMessages(measured)
+    assert assembler.mid_message
+    assert assembler.short
+    assert assembler.place == "1 bytes short of its content-length"
