@@ -23,8 +23,6 @@ NUMBERS = {
     *(53, 54),
     *(55, 57, 58, 59),
 }
-#: Cases whose features are still being built.
-OPEN = {59}
 
 
 @attrs.frozen
@@ -87,15 +85,14 @@ def test_a_case_names_tests_that_there_are(case: Case) -> None:
     missing = [f"{file}::{name}" for file, name in tests if name not in collected_names(file)]
     assert not missing
     assert len(set(tests)) == len(tests)
-    assert tests or case.number in OPEN
+    assert tests
 
 
 @each_case
 def test_a_case_says_what_it_is(case: Case) -> None:
     assert case.symptom
     assert case.right
-    assert re.fullmatch(r"held|fixed: .+|open", case.here)
-    assert (case.here == "open") == (case.number in OPEN)
+    assert re.fullmatch(r"held|fixed: .+", case.here)
     for group in case.threads.split("; ") if case.threads != "none; read in sources" else ():
         assert re.fullmatch(r"[\w.-]+/[\w.-]+(#\d+, )*#\d+", group)
 
