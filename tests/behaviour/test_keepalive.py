@@ -217,6 +217,8 @@ async def test_a_standstill_is_ended(capacity: int, nursery: trio.Nursery, autoj
         assert trio.current_time() - began == pytest.approx(30, abs=1)
         with pytest.raises(trio.BrokenResourceError):
             await flooding.result()
+        # The end does not wait for that write either.
+        assert trio.current_time() - began == pytest.approx(30, abs=1)
         await peer.aclose()
 
 
