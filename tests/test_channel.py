@@ -18,7 +18,7 @@ from echo_trio_grpc import EchoStub
 
 import trio_grpc
 from tests.echo_service import Echo, Waiting
-from trio_grpc import Limits, RpcError, Server, StatusCode
+from trio_grpc import Limits, ProtobufCodec, RpcError, Server, StatusCode
 from trio_grpc.testing import MemoryListener, open_channel_pair
 
 Dial = Callable[[], Awaitable[trio.abc.Stream]]
@@ -149,6 +149,37 @@ def test_malformed_metadata_of_the_channel_is_refused_at_once(metadata: dict[str
 def test_an_unknown_compression_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="brotli"):
         trio_grpc.open_channel(nowhere, compression="brotli")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("ssl_context", True, TypeError),
+        ("ssl_context", "cert.pem", TypeError),
+        ("server_hostname", b"localhost", TypeError),
+        ("server_hostname", "local\nhost", ValueError),
+        ("authority", 5, TypeError),
+        ("authority", "a\r\nb", ValueError),
+        ("authority", "b\u00fccher.example", ValueError),
+        ("user_agent", ["app"], TypeError),
+        ("user_agent", "app\n", ValueError),
+        ("limits", {"max_frame_size": 16_384}, TypeError),
+        ("limits", 0, TypeError),
+        ("keepalive", 20, TypeError),
+        ("codec", "json", TypeError),
+        ("codec", ProtobufCodec, TypeError),
+        ("resolvers", 5, TypeError),
+        ("resolvers", "test", TypeError),
+    ],
+)
+def test_wrong_options_are_refused_at_once(option: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"^{option} must"):
+        trio_grpc.open_channel(nowhere, **{option: value})
+
+
+def test_names_of_all_sorts_are_taken() -> None:
+    trio_grpc.open_channel(nowhere, authority="[::1]:50051", user_agent="app/1.0 (test; x86)")
+    trio_grpc.open_channel(nowhere, server_hostname="b\u00fccher.example")
 
 
 # -- entering and closing

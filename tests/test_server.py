@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -138,6 +139,40 @@ async def test_malformed_addresses(address: str) -> None:
 async def test_things_that_are_no_servicers(thing: Any) -> None:
     with pytest.raises(TypeError, match="servicer"):
         await trio_grpc.serve([thing], "127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("ssl_context", True, TypeError),
+        ("limits", {"max_frame_size": 16_384}, TypeError),
+        ("limits", 0, TypeError),
+        ("keepalive", 20, TypeError),
+        ("codec", "json", TypeError),
+        ("handshake_timeout", "5", TypeError),
+        ("handshake_timeout", None, TypeError),
+        ("handshake_timeout", -1, ValueError),
+        ("handshake_timeout", math.nan, ValueError),
+        ("servicers", 5, TypeError),
+        ("address", 50051, TypeError),
+        ("address", None, TypeError),
+        ("address", b"127.0.0.1:0", TypeError),
+        ("address", ("127.0.0.1", 50051), TypeError),
+    ],
+)
+async def test_wrong_options_are_refused_at_once(option: str, value: Any, error: type[Exception]) -> None:
+    arguments: dict[str, Any] = {"servicers": [Echo()], "address": MemoryListener(), option: value}
+    with pytest.raises(error, match=f"^{option} must"):
+        await trio_grpc.serve(**arguments)
+
+
+async def test_a_grace_that_is_no_number_is_refused_at_once(autojump_clock: Clock, nursery: trio.Nursery) -> None:
+    served = await start(nursery, Echo())
+    for grace, error in (("5", TypeError), (math.nan, ValueError)):
+        with pytest.raises(error, match="grace must be a number"):
+            await served.server.drain(grace)  # type: ignore[arg-type]
+    async with trio_grpc.open_channel(served.listener.connect) as channel:
+        assert (await EchoStub(channel).Unary(EchoRequest(count=1))).count == 1
 
 
 async def test_a_service_has_one_servicer() -> None:

@@ -28,11 +28,11 @@ from trio_grpc._balancing.resolver import Resolver
 from trio_grpc._balancing.round_robin import RoundRobin
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
-from trio_grpc._codec import Codec, ProtobufCodec
+from trio_grpc._codec import Codec, choose_codec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
-from trio_grpc._options import Keepalive, Limits
+from trio_grpc._options import Keepalive, Limits, check_ascii, check_kind, check_text, option_or_default
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
@@ -112,8 +112,16 @@ class Channel:
     ) -> None:
         # Before anything can fail: `__del__` looks at it.
         self._entered = False
-        if keepalive is not None and not isinstance(keepalive, Keepalive):
-            raise TypeError(f"keepalive must be Keepalive or None, not {type(keepalive).__name__}")
+        if keepalive is not None:
+            check_kind("keepalive", keepalive, Keepalive)
+        if ssl_context is not None:
+            check_kind("ssl_context", ssl_context, ssl.SSLContext)
+        if server_hostname is not None:
+            check_text("server_hostname", server_hostname)
+        if authority is not None:
+            check_ascii("authority", authority)
+        if user_agent is not None:
+            check_ascii("user_agent", user_agent)
         name = _name_of(target, resolvers)
         proxy = _proxy_of(name, http_proxy)
         if proxy is not None:
@@ -338,6 +346,8 @@ class Channel:
 
 
 def _name_of(target: Target, resolvers: Mapping[str, Resolver] | None) -> Name:
+    if resolvers is not None and not isinstance(resolvers, Mapping):
+        raise TypeError(f"resolvers must be a mapping of schemes, not {type(resolvers).__name__}")
     schemes = {} if resolvers is None else dict(resolvers)
     for scheme, resolver in schemes.items():
         if not callable(resolver):
@@ -442,11 +452,11 @@ def open_channel(
         server_hostname=server_hostname,
         authority=authority,
         user_agent=user_agent,
-        limits=limits if limits is not None else Limits(),
+        limits=option_or_default("limits", limits, Limits),
         keepalive=keepalive,
         compression=compression,
         metadata=metadata,
-        codec=codec if codec is not None else ProtobufCodec(),
+        codec=choose_codec(codec),
         http_proxy=http_proxy,
         load_balancing=load_balancing,
         resolvers=resolvers,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError, Message
@@ -19,6 +19,7 @@ __all__ = ["Codec", "ProtobufCodec", "decode_status_details", "encode_status_det
 MessageT = TypeVar("MessageT", bound=Message)
 
 
+@runtime_checkable
 class Codec(Protocol):
     """Turns messages into bytes and back.
 
@@ -50,6 +51,19 @@ class Codec(Protocol):
 
         That function may raise any exception when the bytes are no such message.
         """
+
+
+def choose_codec(codec: object) -> Codec:
+    """Return what ``codec=`` means.
+
+    Raises:
+        TypeError: it is no codec.
+    """
+    if codec is None:
+        return ProtobufCodec()
+    if isinstance(codec, type) or not isinstance(codec, Codec):
+        raise TypeError(f"codec must have a name, an encoder and a decoder (see Codec), got {codec!r}")
+    return codec
 
 
 class ProtobufCodec:

@@ -38,7 +38,7 @@ def _optional_between(low: int, high: int) -> Any:
     return attrs.validators.optional(_between(low, high))
 
 
-def check_timeout(timeout: float) -> float:
+def check_timeout(timeout: float, name: str = "timeout") -> float:
     """Return a timeout that is a number.
 
     Raises:
@@ -47,9 +47,9 @@ def check_timeout(timeout: float) -> float:
     """
     try:
         if isnan(timeout):
-            raise ValueError("timeout must be a number of seconds, not NaN")
+            raise ValueError(f"{name} must be a number of seconds, not NaN")
     except TypeError:
-        raise TypeError(f"timeout must be a number of seconds, not {type(timeout).__name__}") from None
+        raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}") from None
     return timeout
 
 
@@ -238,8 +238,55 @@ def option_or_default(name: str, value: OptionT | None, kind: type[OptionT]) -> 
     Raises:
         TypeError: it is something else.
     """
-    if value is None:
-        return kind()
+    return kind() if value is None else check_kind(name, value, kind)
+
+
+def check_kind(name: str, value: object, kind: type[OptionT]) -> OptionT:
+    """Return what a user has given for an option.
+
+    Raises:
+        TypeError: it is something else.
+    """
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {kind.__name__} or None, not {type(value).__name__}")
+    return value
+
+
+def check_text(name: str, value: object) -> str:
+    """Return an option that becomes a header field or a host name.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it has a character that neither may have, such as a line feed or half a surrogate pair.
+    """
+    text = check_kind(name, value, str)
+    if not text.isprintable():
+        raise ValueError(f"{name} must be printable text, got {text!r}")
+    return text
+
+
+def check_ascii(name: str, value: object) -> str:
+    """Return an option that becomes a header field as it is (RFC 9110, 5.5).
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it is no printable ASCII.
+    """
+    text = check_text(name, value)
+    if not text.isascii():
+        raise ValueError(f"{name} must be printable ASCII, got {text!r}")
+    return text
+
+
+def check_seconds(name: str, value: object) -> float:
+    """Return a duration that is not negative; infinity is one that never ends.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}")
+    if not value >= 0:
+        raise ValueError(f"{name} must be 0 or more seconds, got {value}")
     return value

@@ -16,12 +16,21 @@ import attrs
 import trio
 
 from trio_grpc._balancing.target import UnixTarget, parse_target
-from trio_grpc._codec import Codec, ProtobufCodec
+from trio_grpc._codec import Codec, choose_codec
 from trio_grpc._compression import Compression, accept_encoding, get_compressor
 from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._intercepted_handler import InterceptedHandler
 from trio_grpc._interceptors import check_interceptors
-from trio_grpc._options import ConnectionLifetime, KeepaliveEnforcement, Limits, ServerKeepalive, option_or_default
+from trio_grpc._options import (
+    ConnectionLifetime,
+    KeepaliveEnforcement,
+    Limits,
+    ServerKeepalive,
+    check_kind,
+    check_seconds,
+    check_timeout,
+    option_or_default,
+)
 from trio_grpc._servicer import MethodHandler, ServerInterceptor, Servicer, find_handlers
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
@@ -268,6 +277,7 @@ class Server:
     def _start_drain(self, grace: float | None) -> None:
         """Drain without waiting for the end; or shorten the grace."""
         if grace is not None:
+            check_timeout(grace, "grace")
             self._grace_scope.deadline = min(self._grace_scope.deadline, trio.current_time() + max(grace, 0))
         if not self._draining:
             self._draining = True
@@ -339,7 +349,9 @@ async def serve(
         ValueError: an address is malformed, two servicers implement the same method, or there is no such compression.
         TypeError: an object is no servicer, or an option is of the wrong type.
     """
-    limits = limits if limits is not None else Limits()
+    limits = option_or_default("limits", limits, Limits)
+    if not isinstance(servicers, Iterable):
+        raise TypeError(f"servicers must be a list of servicers, not {type(servicers).__name__}")
     servicers = tuple(servicers)
     keepalive = option_or_default("keepalive", keepalive, ServerKeepalive)
     keepalive_enforcement = option_or_default("keepalive_enforcement", keepalive_enforcement, KeepaliveEnforcement)
@@ -347,14 +359,15 @@ async def serve(
     around = check_interceptors(interceptors)
     # Chosen once, so that RPCs of a server without interceptors know nothing of any.
     make_handler = partial(InterceptedHandler, around) if around else MethodHandler
-    codec = codec if codec is not None else ProtobufCodec()
+    codec = choose_codec(codec)
+    check_seconds("handshake_timeout", handshake_timeout)
     handlers = find_handlers(servicers, codec, limits, make_handler, compression)
     if ssl_context is not None:
-        offer_h2(ssl_context)
+        offer_h2(check_kind("ssl_context", ssl_context, ssl.SSLContext))
     listeners: list[Listener] = []
     addresses: list[str] = []
     socket_files: list[_SocketFile] = []
-    wanted = [address] if isinstance(address, (str, trio.abc.Listener)) else list(address)
+    wanted = _addresses(address)
     try:
         for one in wanted:
             if isinstance(one, trio.abc.Listener):
@@ -397,6 +410,20 @@ async def serve(
     )
     task_status.started(server)
     await server.run()
+
+
+def _addresses(address: Any) -> list[Address]:
+    """Return what ``address=`` of `serve` lists."""
+    if isinstance(address, (str, trio.abc.Listener)):
+        return [address]
+    # Bytes would be a list of numbers.
+    listed: list[Any] = [address]
+    if isinstance(address, Iterable) and not isinstance(address, bytes):
+        listed = list(address)
+    for one in listed:
+        if not isinstance(one, (str, trio.abc.Listener)):
+            raise TypeError(f"address must be str, trio.abc.Listener or a list of these, not {type(one).__name__}")
+    return listed
 
 
 @attrs.frozen
