@@ -645,17 +645,20 @@ async def test_counted_messages(interceptors: dict[str, Any]) -> None:
 # health.md
 
 
+@pytest.mark.parametrize("trouble", ["silent", "broken"])
 async def test_health_of_a_database(
-    modules: dict[str, Any], autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+    modules: dict[str, Any], autojump_clock: trio.testing.MockClock, nursery: trio.Nursery, trouble: str
 ) -> None:
     namespace = execute("health.md", modules)
     health = trio_grpc.health.HealthServicer(["Greeter"])
 
     class Database:
-        answers = True
+        trouble = ""
 
         async def ping(self) -> None:
-            await trio.sleep(0 if self.answers else 3600)
+            if self.trouble == "broken":
+                raise ConnectionResetError
+            await trio.sleep(3600 if self.trouble else 0)
 
     database = Database()
     async with open_channel_pair(health) as (channel, _):
@@ -668,13 +671,13 @@ async def test_health_of_a_database(
 
         await trio.testing.wait_all_tasks_blocked()
         assert await namespace["is_serving"](channel)
-        database.answers = False
+        database.trouble = trouble
         await trio.sleep(13)
         assert not await namespace["is_serving"](channel)
         nursery.start_soon(wait)
         await trio.sleep(60)
         assert not waiting.is_set()
-        database.answers = True
+        database.trouble = ""
         await trio.sleep(13)
         assert waiting.is_set()
     nursery.cancel_scope.cancel()
