@@ -16,6 +16,7 @@ from google.protobuf import descriptor_database, descriptor_pb2, descriptor_pool
 
 import trio_grpc
 from tests.echo_service import Echo
+from tests.interop.standard.service import InteropServicer
 from tests.support.service_modules import ROOT
 from trio_grpc import Cardinality, Method, RpcError, Servicer, StatusCode
 from trio_grpc.health import HealthServicer
@@ -317,6 +318,17 @@ async def test_what_is_served_goes_before_its_namesakes(old_health: Any, autojum
     # But a pool that is given is given on purpose.
     async with asking(V1, with_reflection([HealthServicer()], pool=old_health)) as client:
         assert await client.files(file_containing_symbol="grpc.health.v1.Health") == [theirs]
+
+
+async def test_a_file_of_services_alone_goes_before_its_namesakes(pool: Any, autojump_clock: Clock) -> None:
+    other = descriptor_pb2.FileDescriptorProto(name="other.proto", package="grpc.testing", syntax="proto3")
+    other.service.add(name="TestService")
+    pool.AddSerializedFile(other.SerializeToString())
+    async with asking(V1, with_reflection([Keeper(pool), InteropServicer()])) as client:
+        folder = "tests/interop/standard"
+        assert await client.files(file_containing_symbol="grpc.testing.TestService") == [
+            f"{folder}/{name}.proto" for name in ("testing", "empty", "messages")
+        ]
 
 
 @pytest.mark.slow
