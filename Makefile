@@ -16,7 +16,7 @@ EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 .PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec bench bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY)
 

@@ -91,7 +91,6 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "testing._manual_resolver testing._memory_listener testing._scripted_peer",
         "testing._channel_pair",
         "testing",
-        "__main__",
     )
 )
 
@@ -263,6 +262,21 @@ def test_every_room_has_a_floor() -> None:
     assert_none(
         homeless, "these rooms have no floor: place each in FLOORS in tests/test_architecture.py, as low as it can be"
     )
+
+
+def test_every_listed_room_exists() -> None:
+    gone = [room for room in floor_of() if room not in rooms()]
+    assert_none(gone, "these rooms have a floor and are not there any more")
+
+
+def test_the_design_page_names_every_room_and_no_other() -> None:
+    page = (ROOT.parent / "docs" / "design.md").read_text(encoding="utf-8")
+    plan = page[page.index("## Rooms and floors") : page.index("## Laws")]
+    cells = re.findall(r"^\| [a-z ]+ \| (.*?) \|", plan, re.MULTILINE)
+    named = {name.rpartition(".")[2] for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+    there = {room.rpartition(".")[2] or "trio_grpc" for room in floor_of()}
+    assert_none(sorted(there - named), "docs/design.md does not name these rooms")
+    assert_none(sorted(named - there), "docs/design.md names these rooms, which are not there")
 
 
 def test_no_room_is_listed_twice() -> None:
