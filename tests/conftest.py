@@ -59,6 +59,9 @@ def pytest_configure() -> None:
     """Keep the real stderr, which pytest hides while a test runs."""
     global _real_stderr  # noqa: PLW0603 -- one descriptor for the whole run
     _real_stderr = os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2)
+    # Shells start what runs in the background with SIGINT ignored, and tests of Ctrl-C would wait for it in vain.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:

@@ -27,8 +27,8 @@ PATIENCE_SECONDS = 25.0
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give tests with a real peer a second and a third try, which pytest's summary shows.
 
-    Its timers and threads are real, so a machine with something else to do can make it late. Nothing outside this
-    folder is tried again: a test in memory that fails now and then has found something.
+    Its timers and threads are real, so a machine with something else to do can make it late. Outside this folder
+    only measurements of memory are tried again: a test that fails now and then has mostly found something.
     """
     for item in items:
         if isinstance(item, pytest.Function) and item.path.is_relative_to(Path(__file__).parent):
