@@ -113,9 +113,9 @@ class Channel:
         # Before anything can fail: `__del__` looks at it.
         self._entered = False
         if keepalive is not None:
-            check_kind("keepalive", keepalive, Keepalive)
+            check_kind("keepalive", keepalive, Keepalive, " or None")
         if ssl_context is not None:
-            check_kind("ssl_context", ssl_context, ssl.SSLContext)
+            check_kind("ssl_context", ssl_context, ssl.SSLContext, " or None")
         if server_hostname is not None:
             check_text("server_hostname", server_hostname)
         if authority is not None:

@@ -238,17 +238,23 @@ def option_or_default(name: str, value: OptionT | None, kind: type[OptionT]) -> 
     Raises:
         TypeError: it is something else.
     """
-    return kind() if value is None else check_kind(name, value, kind)
+    return kind() if value is None else check_kind(name, value, kind, " or None")
 
 
-def check_kind(name: str, value: object, kind: type[OptionT]) -> OptionT:
-    """Return what a user has given for an option.
+def check_kind(name: str, value: object, kind: type[OptionT], others: str = "") -> OptionT:
+    """Return what a user has given for an option, or for an argument of this name.
+
+    Args:
+        name: of the option.
+        value: what was given.
+        kind: what it must be.
+        others: what else would do, for the message.
 
     Raises:
         TypeError: it is something else.
     """
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be {kind.__name__} or None, not {type(value).__name__}")
+        raise TypeError(f"{name} must be {kind.__name__}{others}, not {type(value).__name__}")
     return value
 
 

@@ -363,7 +363,7 @@ async def serve(
     check_seconds("handshake_timeout", handshake_timeout)
     handlers = find_handlers(servicers, codec, limits, make_handler, compression)
     if ssl_context is not None:
-        offer_h2(check_kind("ssl_context", ssl_context, ssl.SSLContext))
+        offer_h2(check_kind("ssl_context", ssl_context, ssl.SSLContext, " or None"))
     listeners: list[Listener] = []
     addresses: list[str] = []
     socket_files: list[_SocketFile] = []

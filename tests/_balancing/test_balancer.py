@@ -173,6 +173,36 @@ async def test_what_makes_no_sense_cannot_be_published(backend: Backend, autojum
                 policy.context.publish(*arguments)
 
 
+def wrong_arguments(context: Any, subchannel: Subchannel) -> Iterator[tuple[str, Callable[[], object]]]:
+    yield "state must be ConnectivityState, not str", lambda: context.publish("ready", subchannel)
+    yield "picker must be callable or a Subchannel", lambda: context.publish(ConnectivityState.READY, 5)
+    yield "error must be Exception", lambda: context.publish(ConnectivityState.TRANSIENT_FAILURE, error="down")
+    yield "endpoint must be Endpoint", lambda: context.new_subchannel("127.0.0.1:50051")
+    yield "seconds must be a number of seconds", lambda: context.call_later("1", print)
+    yield "function must be callable", lambda: context.call_later(1, None)
+
+
+async def test_arguments_of_wrong_types_are_refused_at_once(backend: Backend, autojump_clock: Clock) -> None:
+    bench = Bench(backend.endpoint)
+    async with bench.channel:
+        await bench.channel.wait_ready()
+        (policy,) = bench.policies
+        for why, mistake in wrong_arguments(policy.context, policy.subchannels[0]):
+            with pytest.raises(TypeError, match=why):
+                mistake()
+        await bench.echo.Unary(EchoRequest())
+
+
+async def test_what_makes_no_policy_raises_in_the_call(backend: Backend, autojump_clock: Clock) -> None:
+    bench = Bench(backend.endpoint)
+    bench.make = lambda context: None  # type: ignore[assignment,return-value]
+    async with bench.channel:
+        with pytest.raises(TypeError, match="load_balancing must make a LoadBalancingPolicy, not NoneType"):
+            await bench.echo.Unary(EchoRequest())
+        bench.make = Recorder
+        await bench.echo.Unary(EchoRequest())
+
+
 async def test_calls_in_a_while(backend: Backend, autojump_clock: Clock) -> None:
     bench = Bench(backend.endpoint)
     fired: list[tuple[float, object]] = []

@@ -49,6 +49,14 @@ async def test_only_endpoints_can_be_published(autojump_clock: Clock) -> None:
     assert not news.all
 
 
+async def test_only_exceptions_can_be_failed_with(autojump_clock: Clock) -> None:
+    news = News()
+    for no_error in ("down", None, KeyboardInterrupt()):
+        with pytest.raises(TypeError, match=f"with an exception, not {type(no_error).__name__}"):
+            news.resolution.fail(no_error)  # type: ignore[arg-type]
+    assert not news.all
+
+
 async def test_failures_in_a_row_are_told_and_wait_longer(autojump_clock: Clock) -> None:
     errors = [OSError(str(number)) for number in range(4)]
 

@@ -216,6 +216,26 @@ async def test_an_endpoint_of_the_wrong_type_is_told(autojump_clock: Clock) -> N
         assert "failed to resolve test:///x: resolvers publish Endpoint objects, not str" in error.message
 
 
+@pytest.mark.parametrize(
+    "returned", [None, "a stream", trio.testing.MemorySendStream()], ids=lambda x: type(x).__name__
+)
+async def test_a_function_that_returns_no_stream_fails_the_call_and_is_named(
+    returned: object, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def connect() -> Any:
+        await trio.lowlevel.checkpoint()
+        return returned
+
+    for target in (connect, "test:///x"):
+        resolver = ManualResolver(Endpoint("connect", connect=connect))
+        async with trio_grpc.open_channel(target, resolvers={"test": resolver}) as channel:
+            error = await failure(channel)
+            assert error.code is StatusCode.UNAVAILABLE
+            assert f"must return a trio.abc.Stream, not {type(returned).__name__}" in error.message
+            assert isinstance(error.__cause__, TypeError)
+    assert not caplog.records
+
+
 async def test_a_policy_that_raises_fails_the_calls_and_nothing_else(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

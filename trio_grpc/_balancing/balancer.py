@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from math import inf
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import trio
 
@@ -23,6 +23,7 @@ from trio_grpc._balancing.policy import LoadBalancingPolicy, Picker, PolicyConte
 from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.resolving import run_resolver
 from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
+from trio_grpc._options import check_kind, check_seconds
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
 
@@ -210,7 +211,10 @@ class _Session(PolicyContext):
         self._send_news, self._receive_news = trio.open_memory_channel[tuple[Callable[..., None], tuple[Any, ...]]](inf)
 
     def start(self, make_policy: PolicyFactory) -> None:
-        self._policy = make_policy(self)
+        policy = make_policy(self)
+        if not isinstance(cast("object", policy), LoadBalancingPolicy):
+            raise TypeError(f"load_balancing must make a LoadBalancingPolicy, not {type(policy).__name__}")
+        self._policy = policy
         self._start_soon(self._tell)
         self._start_soon(run_resolver, self._name.resolver, self._name.target, self.resolution, self._balancer._backoff)
         if self._balancer._idle_timeout < inf:
@@ -279,6 +283,7 @@ class _Session(PolicyContext):
     # -- what the policy asks for
 
     def new_subchannel(self, endpoint: Endpoint) -> Subchannel:
+        check_kind("endpoint", endpoint, Endpoint)
         subchannel = Subchannel(
             endpoint,
             self._balancer._connect,
@@ -301,6 +306,11 @@ class _Session(PolicyContext):
         picker: Picker | Subchannel | None = None,
         error: Exception | None = None,
     ) -> None:
+        check_kind("state", state, ConnectivityState)
+        if picker is not None and not isinstance(picker, Subchannel) and not callable(picker):
+            raise TypeError(f"picker must be callable or a Subchannel, not {type(picker).__name__}")
+        if error is not None:
+            check_kind("error", error, Exception)
         if state is ConnectivityState.SHUTDOWN:
             raise ValueError("a policy cannot shut its channel down")
         if (picker is not None) != (state is ConnectivityState.READY):
@@ -312,6 +322,9 @@ class _Session(PolicyContext):
         self.resolution.request()
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], None]:
+        check_seconds("seconds", seconds)
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {type(function).__name__}")
         called_off = False
 
         async def wait() -> None:

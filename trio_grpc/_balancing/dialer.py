@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import attrs
 import trio
@@ -52,6 +53,9 @@ class Dialer:
             stream = await trio.open_unix_socket(address.path)
         else:
             stream = await address()
+            # It is the user's: annotations prove nothing.
+            if not isinstance(cast("object", stream), trio.abc.Stream):
+                raise TypeError(f"what connects must return a trio.abc.Stream, not {type(stream).__name__}")
         if self.ssl_context is None:
             return stream
         offer_h2(self.ssl_context)

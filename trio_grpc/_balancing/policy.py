@@ -19,7 +19,11 @@ class PolicyContext(Protocol):
     """What a channel does for its load balancing policy."""
 
     def new_subchannel(self, endpoint: Endpoint) -> Subchannel:
-        """Make a subchannel, which is IDLE."""
+        """Make a subchannel, which is IDLE.
+
+        Raises:
+            TypeError: that is no `Endpoint`.
+        """
 
     def shut_down(self, subchannel: Subchannel) -> None:
         """Let go of a subchannel: no new calls; those in flight go on. The policy hears of it no more."""
@@ -36,13 +40,22 @@ class PolicyContext(Protocol):
             state: from now on.
             picker: with READY, chooses for each call; or the one subchannel that gets all calls, which is quicker.
             error: with TRANSIENT_FAILURE, why calls fail.
+
+        Raises:
+            TypeError: an argument is of none of these types.
+            ValueError: a policy may not publish this state, or not with this picker.
         """
 
     def request_resolution(self) -> None:
         """Ask the resolver to resolve again, when it can: connections fail, so what it said may be out of date."""
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], None]:
-        """Have a function called once in some seconds, like a method of the policy; return what calls it off."""
+        """Have a function called once in some seconds, like a method of the policy; return what calls it off.
+
+        Raises:
+            TypeError: one is no number, or the other no function.
+            ValueError: the seconds are negative or NaN.
+        """
 
 
 class LoadBalancingPolicy(abc.ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 import trio
 
@@ -47,7 +47,12 @@ class Resolution:
         """Publish that resolving failed. A channel that knows endpoints keeps them; one that does not fails its calls.
 
         To raise the error instead also ends the resolver, which the channel then starts again with backoff.
+
+        Raises:
+            TypeError: it is no `Exception`.
         """
+        if not isinstance(cast("object", error), Exception):
+            raise TypeError(f"resolvers fail with an exception, not {type(error).__name__}")
         self._on_error(error)
 
     async def wait_stale(self) -> None:
