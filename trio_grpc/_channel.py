@@ -253,7 +253,12 @@ class Channel:
 
         Args:
             last: the state that the caller knows of, from `state` or from here.
+
+        Raises:
+            trio.ClosedResourceError: ``last`` is SHUTDOWN, which never changes.
+            TypeError: ``last`` is no `ConnectivityState`.
         """
+        check_kind("last", last, ConnectivityState)
         return await self._balancer.connectivity.wait_for_change(last)
 
     def __repr__(self) -> str:

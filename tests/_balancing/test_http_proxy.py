@@ -292,6 +292,7 @@ async def test_what_the_server_says_first_is_not_lost(answering: Answering, answ
         (b"HTTP/1.1 500 \x1b[31m\xff\x00\r\n\r\n", "answered 500 ?[31mÿ?"),
         (b"HTTP/1.1 500 " + b"x" * 1000 + b"\r\n\r\n", "answered 500 " + "x" * 200),
         (b"", "hung up without an answer"),
+        (b"HTTP/1.1 099 x\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", "begins with b'HTTP/1.1 099 x'"),
         (b"HTTP/1.1 200 OK\r\n", "hung up in the middle of an answer"),
         (b"HTTP/1.1 200 OK\r\nX: ".ljust(16_381, b"y") + b"\r\n\r\n", "longer than 16384 bytes"),
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "not HTTP/1.1: it begins with b'SS'"),

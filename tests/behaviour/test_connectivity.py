@@ -90,6 +90,34 @@ async def test_a_closed_channel_is_never_ready(nursery: trio.Nursery, backend: B
     assert channel.state is State.SHUTDOWN
 
 
+async def test_who_watches_the_states_learns_that_the_channel_is_closed(
+    nursery: trio.Nursery, backend: Backend, autojump_clock: Clock
+) -> None:
+    seen = [State.IDLE]
+
+    async def watch() -> None:
+        try:
+            while True:
+                seen.append(await channel.wait_for_state_change(seen[-1]))
+        except trio.ClosedResourceError:
+            return
+
+    async with trio_grpc.open_channel(backend.dial) as channel:
+        nursery.start_soon(watch)
+        await settle()
+    await settle()
+    assert not nursery.child_tasks
+    assert seen == [State.IDLE, State.SHUTDOWN]
+    with trio.testing.assert_checkpoints(), pytest.raises(trio.ClosedResourceError):
+        await channel.wait_for_state_change(State.SHUTDOWN)
+
+
+async def test_only_a_state_can_be_waited_for_to_change(backend: Backend, autojump_clock: Clock) -> None:
+    async with trio_grpc.open_channel(backend.dial) as channel:
+        with pytest.raises(TypeError, match="last must be ConnectivityState, not str"):
+            await channel.wait_for_state_change("idle")  # type: ignore[arg-type]
+
+
 async def test_a_channel_that_was_not_entered_says_so() -> None:
     channel = trio_grpc.open_channel(trio.sleep_forever)
     with pytest.raises(RuntimeError, match="async with"):

@@ -47,8 +47,14 @@ class ConnectivityTracker:
             changed.set()
 
     async def wait_for_change(self, last: ConnectivityState) -> ConnectivityState:
-        """Return the first state seen that is not ``last``. States that come and go between may be missed."""
+        """Return the first state seen that is not ``last``. States that come and go between may be missed.
+
+        Raises:
+            trio.ClosedResourceError: ``last`` is SHUTDOWN: a wait for what never comes would be for ever.
+        """
         await trio.lowlevel.checkpoint()
+        if last is ConnectivityState.SHUTDOWN:
+            raise trio.ClosedResourceError("channel closed")
         while self.state is last:
             await self._changed.wait()
         return self.state

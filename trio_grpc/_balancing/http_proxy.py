@@ -238,7 +238,8 @@ def _parse_status(head: bytes) -> tuple[int, str]:
     line = head.partition(b"\n")[0].rstrip(b"\r")
     version, _, rest = line.partition(b" ")
     status, _, reason = rest.partition(b" ")
-    if len(version) != 8 or len(status) != 3 or not status.isdigit():
+    # Below 100 there is no status (RFC 9110, 15), and nothing to wait for after it.
+    if len(version) != 8 or len(status) != 3 or not status.isdigit() or status < b"100":
         raise ProxyError(f"the proxy's answer is not HTTP/1.1: it begins with {line[:_MAX_SHOWN]!r}")
     text = reason.decode("latin-1")[:_MAX_SHOWN]
     return int(status), "".join(char if char.isprintable() else "?" for char in text)
