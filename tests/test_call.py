@@ -25,6 +25,8 @@ Clock = trio.testing.MockClock
 class FakeStream:
     """As much of a stream as an error needs."""
 
+    peer = "10.0.0.1:443"
+
     def __init__(self, *, stream_id: int = 1, head: list[tuple[bytes, bytes]] | None = None) -> None:
         self.stream_id = stream_id
         self.head_record: ResponseHeaders | None = None

@@ -113,6 +113,7 @@ def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> Ba
     )
     error.__cause__ = outcome.cause
     error.received = True
+    error._peer = stream.peer
     return error
 
 

@@ -97,8 +97,9 @@ class InterceptedCall:
         self._request_maps: tuple[Callable[[Any], Any], ...] = ()
         self._response_maps: tuple[Callable[[Any], Any], ...] = ()
         self._status: StatusCode | None = None
-        #: Where metadata comes from: the stream, or the metadata of an error (the error itself would be a cycle).
-        self._origin: Stream | tuple[Metadata, Metadata] | None = None
+        #: Where metadata comes from: the stream, or the metadata of an error (the error itself would be a cycle), and
+        #: the address that it came from.
+        self._origin: Stream | tuple[Metadata, Metadata, str] | None = None
         self._scope: trio.CancelScope | None = None
         self._scope_deadline = self._deadline
 
@@ -173,8 +174,11 @@ class InterceptedCall:
 
     @property
     def peer(self) -> str:
-        """The server's address; empty before there is one, and for an awaited call that failed."""
-        return self._origin.peer if isinstance(self._origin, Stream) else ""
+        """The address of the server that answered; empty before there is one, and where none did."""
+        origin = self._origin
+        if isinstance(origin, tuple):
+            return origin[2]
+        return "" if origin is None else origin.peer
 
     def __repr__(self) -> str:
         status = "open" if self.status is None else self.status.name
@@ -217,7 +221,7 @@ class InterceptedCall:
         if isinstance(error, RpcError):
             self._status = error.code
             if self.awaited or self._origin is None:
-                self._origin = (error.initial_metadata, error.trailing_metadata)
+                self._origin = (error.initial_metadata, error.trailing_metadata, error._peer or self.peer)
         elif isinstance(error, (trio.Cancelled, trio.ClosedResourceError)):
             self._status = StatusCode.CANCELLED
         else:
@@ -291,6 +295,7 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
             # An interceptor that tries again and again must not do so after the call's time.
             scope.cancel()
         scope.deadline = inf
+    call._origin = None  # an attempt before this one is over
     try:
         await end(call)
     except BaseException as error:

@@ -265,7 +265,11 @@ class Server:
         Called again, a smaller grace shortens the wait. Cancelling it gives up waiting, not draining.
 
         Args:
-            grace: seconds after which running handlers are cancelled; None waits for them as long as it takes.
+            grace: seconds after which running handlers are cancelled, at once if there are none; None waits for them as
+                long as it takes.
+
+        Raises:
+            TypeError, ValueError: ``grace`` is no number; nothing has begun.
         """
         self._start_drain(grace)
         await self._drained.wait()

@@ -93,6 +93,8 @@ class RpcError(Exception):
     trailing_metadata: Metadata
     #: Set on errors that a call of ours raised: a handler that lets one escape has failed itself, and says UNKNOWN.
     received: bool = False
+    #: The address of the server that it came from, which interceptors are told.
+    _peer: str = ""
 
     def __init__(
         self,

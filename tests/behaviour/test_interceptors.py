@@ -314,7 +314,7 @@ async def test_an_interceptor_sees_how_the_call_went(make_call: MakeCall, fails:
             await proceed()
         finally:
             seen.append((call.status, list(call.initial_metadata), list(call.trailing_metadata)))
-            assert bool(call.peer) == (not call.awaited or not fails)
+            assert call.peer == "MemoryListener.connect"
             assert call.reply == (EchoReply(text="a") if call.awaited and not fails else None)
             assert call.status is not None
             assert repr(call) == f"<InterceptedCall {call.method.path} {call.status.name}>"
@@ -328,6 +328,22 @@ async def test_an_interceptor_sees_how_the_call_went(make_call: MakeCall, fails:
             await make_call(EchoStub(channel))
     status = StatusCode.NOT_FOUND if fails else StatusCode.OK
     assert seen == [(status, [("first", "1")], [("last", "2")])] * 2
+
+
+async def test_an_attempt_that_nobody_answered_has_no_peer() -> None:
+    async def again(call: InterceptedCall, proceed: Proceed) -> None:
+        with pytest.raises(RpcError):
+            await proceed()
+        assert (call.status, call.peer) == (StatusCode.NOT_FOUND, "MemoryListener.connect")
+        await channel.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            await proceed()
+        assert (call.status, call.peer, call.trailing_metadata) == (StatusCode.CANCELLED, "", [])
+        raise KeyError("seen")
+
+    async with open_channel_pair(Marked(), interceptors=[again]) as (channel, _):
+        with pytest.raises(KeyError, match="seen"):
+            await EchoStub(channel).Unary(EchoRequest(), metadata={"fail": "yes"})
 
 
 async def test_a_block_that_is_left_early_was_cancelled(autojump_clock: Clock) -> None:

@@ -10,6 +10,7 @@ from echo_trio_grpc import EchoStub
 from typing_extensions import assert_type
 
 import trio_grpc
+from trio_grpc.health import HealthCheckRequest, HealthStub, ServingStatus
 
 
 async def unary(echo: EchoStub) -> None:
@@ -66,6 +67,11 @@ async def fails(echo: EchoStub) -> trio_grpc.StatusCode:
         assert_type(error.message, str)
         return error.code
     return trio_grpc.StatusCode.OK
+
+
+async def is_serving(channel: trio_grpc.Channel) -> bool:
+    reply = await HealthStub(channel).Check(HealthCheckRequest(service="echo.Echo"))
+    return reply.status == ServingStatus.SERVING
 
 
 async def main() -> None:

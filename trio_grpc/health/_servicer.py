@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import trio
 
@@ -41,6 +41,13 @@ class ServingStatus(enum.IntEnum):
     """It takes no calls now."""
     SERVICE_UNKNOWN = 3
     """The server does not know this service, so far. Only Watch says so."""
+
+    if TYPE_CHECKING:
+        # A status of a reply is of a type that protoc made. The two are never the same type, but may well be equal:
+        # without this, ``mypy --strict`` says that no comparison of them can be true.
+        def __eq__(self, other: object, /) -> bool: ...
+        def __ne__(self, other: object, /) -> bool: ...
+        def __hash__(self) -> int: ...
 
 
 _REPLIES = {status: HealthCheckResponse(status=status.name) for status in ServingStatus}

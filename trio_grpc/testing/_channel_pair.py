@@ -13,7 +13,9 @@ import trio
 
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
+from trio_grpc._compression import Compression
 from trio_grpc._interceptors import ClientInterceptor
+from trio_grpc._metadata import MetadataLike
 from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Server, serve
 from trio_grpc._servicer import ServerInterceptor, Servicer
@@ -35,6 +37,9 @@ class ChannelPair:
         keepalive_enforcement: KeepaliveEnforcement | None,
         connection_lifetime: ConnectionLifetime | None,
         codec: Codec | None,
+        compression: Compression | str | None,
+        server_compression: Compression | str | None,
+        metadata: MetadataLike | None,
         sockets: bool,
         server_ssl_context: ssl.SSLContext | None,
         ssl_context: ssl.SSLContext | None,
@@ -54,6 +59,7 @@ class ChannelPair:
             "keepalive_enforcement": keepalive_enforcement,
             "connection_lifetime": connection_lifetime,
             "codec": codec,
+            "compression": server_compression,
             "ssl_context": server_ssl_context,
             "interceptors": server_interceptors,
         }
@@ -63,6 +69,8 @@ class ChannelPair:
             limits=limits,
             keepalive=keepalive,
             codec=codec,
+            compression=compression,
+            metadata=metadata,
             ssl_context=ssl_context,
             server_hostname=server_hostname,
             idle_timeout=None,
@@ -134,6 +142,9 @@ def open_channel_pair(
     keepalive_enforcement: KeepaliveEnforcement | None = None,
     connection_lifetime: ConnectionLifetime | None = None,
     codec: Codec | None = None,
+    compression: Compression | str | None = None,
+    server_compression: Compression | str | None = None,
+    metadata: MetadataLike | None = None,
     sockets: bool = False,
     server_ssl_context: ssl.SSLContext | None = None,
     ssl_context: ssl.SSLContext | None = None,
@@ -162,6 +173,9 @@ def open_channel_pair(
         keepalive_enforcement: how often the client may ask; default `~trio_grpc.KeepaliveEnforcement`.
         connection_lifetime: how long the server keeps the connection; default for ever.
         codec: of both ends; default protobuf.
+        compression: algorithm for requests; default none.
+        server_compression: algorithm for responses; default none.
+        metadata: what the channel sends with every call.
         sockets: join them by a `socket.socketpair`, the production I/O path, instead of in-memory streams.
         server_ssl_context: TLS at the server.
         ssl_context: TLS at the client.
@@ -174,7 +188,8 @@ def open_channel_pair(
 
     Raises:
         TypeError: an object is no servicer, or an interceptor is not callable.
-        ValueError: two servicers implement the same method.
+        ValueError: two servicers implement the same method, there is no such compression, or ``metadata`` cannot be
+            sent.
     """
     return ChannelPair(
         servicers,
@@ -185,6 +200,9 @@ def open_channel_pair(
         keepalive_enforcement=keepalive_enforcement,
         connection_lifetime=connection_lifetime,
         codec=codec,
+        compression=compression,
+        server_compression=server_compression,
+        metadata=metadata,
         sockets=sockets,
         server_ssl_context=server_ssl_context,
         ssl_context=ssl_context,
