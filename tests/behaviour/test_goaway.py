@@ -207,6 +207,21 @@ async def test_a_goaway_with_text_that_is_none(nursery: trio.Nursery, autojump_c
         assert (await call.result()).text == "all the same"
 
 
+async def test_a_goaway_writes_no_lines_of_its_own_into_the_log(
+    nursery: trio.Nursery, autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedServer() as scripted:
+        call = Background(nursery, scripted.stub.Unary, EchoRequest())
+        peer = await scripted.accept()
+        await expect_call(peer, 1)
+        await peer.send_goaway(1, ErrorCode.INTERNAL_ERROR, b"a\r\nCRITICAL root: \x1b[2J\xe2\x80\xa8b \xc3\xbc")
+        await peer.aclose()
+        error = await call.error()
+    told = "MemoryListener.connect is going away: INTERNAL_ERROR (a??CRITICAL root: ?[2J?b \u00fc)"
+    assert error.message.endswith(told)
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [told]
+
+
 async def test_a_call_that_races_with_goaway_is_not_lost(nursery: trio.Nursery, autojump_clock: Any) -> None:
     """Its headers and GOAWAY cross: the server never sees the stream, or ignores it."""
     async with ScriptedServer() as scripted:

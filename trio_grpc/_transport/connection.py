@@ -440,7 +440,9 @@ class Connection:
         if self.side is Side.SERVER:
             # A client that says goodbye opens nothing more; its open calls go on.
             return
-        text = debug_data[:256].decode("utf-8", "replace")
+        # It goes into logs and onto terminals, where a peer must not write lines of its own.
+        decoded = debug_data[:256].decode("utf-8", "replace")
+        text = "".join(char if char.isprintable() else "?" for char in decoded)
         self._goaway_last_id = last_stream_id
         self._goaway = f"{self.peer} is going away: {error_name(error_code)}" + (f" ({text})" if text else "")
         reason = ConnectionLost(self._goaway)
