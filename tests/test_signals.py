@@ -267,6 +267,8 @@ async def test_a_malformed_grace_is_refused(
 async def test_no_server_is_refused() -> None:
     with pytest.raises(TypeError, match="needs a server"):
         await drain_on_signal()
+    with pytest.raises(TypeError, match="server must be Server, not str"):
+        await drain_on_signal("127.0.0.1:50051")  # type: ignore[arg-type]
 
 
 async def test_only_the_main_thread_receives_signals(nursery: trio.Nursery) -> None:

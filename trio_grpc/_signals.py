@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 import trio
 from trio.lowlevel import checkpoint
 
+from trio_grpc._options import check_kind
 from trio_grpc._server import Server
 from trio_grpc._transport.service_nursery import ServiceNursery
 
@@ -50,6 +51,8 @@ async def drain_on_signal(
     """
     if not servers:
         raise TypeError("drain_on_signal needs a server")
+    for server in servers:
+        check_kind("server", server, Server)
     check_grace(grace)
 
     with trio.open_signal_receiver(*signals) as received:

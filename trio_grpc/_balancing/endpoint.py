@@ -22,6 +22,7 @@ class Endpoint:
 
     Raises:
         ValueError: the address is malformed and there is no ``connect``.
+        TypeError: the address is no text, or ``connect`` cannot be called.
     """
 
     address: str
@@ -31,6 +32,8 @@ class Endpoint:
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.address, str):
             raise TypeError(f"Endpoint.address must be str, not {type(self.address).__name__}")
+        if self.connect is not None and not callable(self.connect):
+            raise TypeError(f"Endpoint.connect must be an async callable or None, not {type(self.connect).__name__}")
         if self.connect is None:
             location = parse_target(self.address)
             object.__setattr__(self, "_location", location)
