@@ -112,6 +112,15 @@ async def test_requests_come_from_any_iterable(kind: str, stub: EchoStub, autoju
     assert (reply.text, reply.count) == ("abc", 3)
 
 
+@pytest.mark.parametrize("requests", [EchoRequest(), None, 5], ids=["a message", "None", "a number"])
+async def test_requests_must_be_iterable_and_nothing_is_sent(requests: Any) -> None:
+    text = f"requests must be an iterable or async iterable of messages, not {type(requests).__name__}"
+    async with trio_grpc.open_channel("127.0.0.1:1") as channel:
+        with pytest.raises(TypeError, match=text):
+            await EchoStub(channel).ClientStream(requests)
+        assert channel.state is trio_grpc.ConnectivityState.IDLE
+
+
 async def test_an_iterator_that_is_no_generator_stays_the_callers(stub: EchoStub, autojump_clock: Clock) -> None:
     send_requests, receive_requests = trio.open_memory_channel[EchoRequest](10)
     with send_requests, receive_requests:

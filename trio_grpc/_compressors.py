@@ -36,14 +36,18 @@ class DecompressedTooLarge(Exception):  # it says what happened
 
 
 class Compressor(Protocol):
-    """A compression algorithm for messages."""
+    """A compression algorithm for messages, to be given to `register_compressor`."""
 
     @property
     def name(self) -> str:
         """The name on the wire, such as ``gzip``."""
 
     def compress(self, data: bytes, /) -> bytes:
-        """Compress one message."""
+        """Return one message compressed.
+
+        Args:
+            data: The message; it is not changed.
+        """
 
     def decompress(self, data: bytes, max_size: int, /) -> bytes:
         """Decompress one message.

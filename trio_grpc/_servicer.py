@@ -299,6 +299,9 @@ class ServicerContext(Generic[ResponseT_contra]):
 
         `Compression.NONE` takes back what `serve` was told.
 
+        Args:
+            compression: the algorithm, or the name of one that is registered.
+
         Raises:
             RuntimeError: the response headers were sent already.
             ValueError: no compressor of that name is registered.

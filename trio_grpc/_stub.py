@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -257,17 +257,24 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
             trio.ClosedResourceError: the channel is closed.
             TypeError, ValueError: an argument is malformed.
         """
+        iterator: Iterator[RequestT] | None = None
+        if not isinstance(requests, AsyncIterable):
+            try:
+                iterator = iter(requests)
+            except TypeError:
+                wrong = type(requests).__name__
+                raise TypeError(f"requests must be an iterable or async iterable of messages, not {wrong}") from None
         call = self.open(timeout=timeout, metadata=metadata, wait_for_ready=wait_for_ready, compression=compression)
         async with call:
             # An iterator that waits for something must not outwait a call that has already ended.
             with trio.CancelScope() as scope:
                 call._call_when_ended(scope.cancel)
                 try:
-                    if isinstance(requests, AsyncIterable):
-                        async for request in requests:
+                    if iterator is not None:
+                        for request in iterator:
                             await call.send(request)
-                    else:
-                        for request in requests:
+                    elif isinstance(requests, AsyncIterable):
+                        async for request in requests:
                             await call.send(request)
                     await call.done_sending()
                 except trio.BrokenResourceError:

@@ -21,6 +21,9 @@ class PolicyContext(Protocol):
     def new_subchannel(self, endpoint: Endpoint) -> Subchannel:
         """Make a subchannel, which is IDLE.
 
+        Args:
+            endpoint: where its connections lead.
+
         Raises:
             TypeError: that is no `Endpoint`.
         """
@@ -81,7 +84,11 @@ class LoadBalancingPolicy(abc.ABC):
         """A subchannel has come to a state; changes are told in order, so it may have moved on since."""
 
     def resolver_failed(self, error: Exception) -> None:  # noqa: B027 # not all care
-        """The resolver has failed, after it had published endpoints. Mostly these are as good as before."""
+        """The resolver has failed, after it had published endpoints. Mostly these are as good as before.
+
+        Args:
+            error: what it raised, or failed with.
+        """
 
     def exit_idle(self) -> None:  # noqa: B027 # not all are ever idle
         """A call waits, or the user wants to connect: leave IDLE where the policy has published that."""

@@ -42,7 +42,11 @@ class ManualResolver:
         self._publish(tuple(Endpoint(one) if isinstance(one, str) else one for one in endpoints))
 
     def fail(self, error: Exception) -> None:
-        """Publish that resolving failed; a channel that comes later fails too."""
+        """Publish that resolving failed; a channel that comes later fails too.
+
+        Args:
+            error: why; channels without endpoints fail their calls with it.
+        """
         self._publish(error)
 
     def _publish(self, published: tuple[Endpoint, ...] | Exception) -> None:
