@@ -318,3 +318,8 @@ class TestReceiving:
             ("a-bin", b"c"),
             ("b", "2,3"),
         ]
+
+
+def test_bytes_in_a_text_value_are_told_where_they_belong() -> None:
+    with pytest.raises(TypeError, match=r"must be str, not bytes.*a key that ends in '-bin'"):
+        Metadata({"key": b"value"})

@@ -368,4 +368,5 @@ def _bad_text(key: str, value: str) -> ValueError:
 
 def _bad_type(key: str, value: object) -> TypeError:
     expected = "bytes, as its key ends in '-bin'" if key.endswith("-bin") else "str"
-    return TypeError(f"metadata {key!r}: value must be {expected}, not {type(value).__name__}")
+    hint = " (bytes need a key that ends in '-bin')" if expected == "str" and isinstance(value, bytes) else ""
+    return TypeError(f"metadata {key!r}: value must be {expected}, not {type(value).__name__}{hint}")

@@ -591,5 +591,12 @@ async def main(names: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--clients", type=lambda text: text.split(","), default=(), help="the default is all of them")
-    sys.exit(trio.run(main, parser.parse_args().clients))
+    parser.add_argument(
+        "--clients", type=lambda text: text.split(","), default=(), help=", ".join(client.name for client in CLIENTS)
+    )
+    chosen = parser.parse_args().clients
+    known = [client.name for client in CLIENTS]
+    for name in chosen:
+        if name not in known:
+            parser.error(f"no client is called {name!r}, but these are: {', '.join(known)}")
+    sys.exit(trio.run(main, chosen))

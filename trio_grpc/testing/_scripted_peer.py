@@ -182,6 +182,10 @@ class ScriptedPeer:
             headers = await peer.expect(HeadersFrame, stream_id=1)
             assert headers["grpc-status"] == "0"
 
+    Arguments mean the same everywhere: ``stream_id`` is the stream (0 the connection), ``end_stream`` sets END_STREAM,
+    ``fields`` and ``metadata`` are names and values in their order, ``message`` of a gRPC message its bytes without the
+    prefix, ``error_code`` a number of `ErrorCode`. Nothing is checked, so that all of it may be wrong.
+
     All ``send_*`` methods write one or more frames at once; inside ``async with peer.one_segment():`` they are held
     back and leave together. Frames are received only when asked for.
 

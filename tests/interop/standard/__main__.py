@@ -245,9 +245,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20, help="give up after so long")
     parser.add_argument("--jobs", type=int, default=2, help="servers that run at once")
     options = parser.parse_args(arguments)
+    known = [peer.name for peer in PEERS]
     for name in options.peers or ():
-        if name not in {peer.name for peer in PEERS}:
-            parser.error(f"no peer is called {name!r}")
+        if name not in known:
+            parser.error(f"no peer is called {name!r}, but these are: {', '.join(known)}")
+    cases = {*CASES, *(case for peer in PEERS for case in peer.client_cases)}
+    for name in options.cases or ():
+        if name not in cases:
+            parser.error(f"no case is called {name!r}, but these are: {', '.join(CASES)}")
     return options
 
 

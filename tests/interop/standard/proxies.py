@@ -731,9 +731,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=CACHE / "proxies.json")
     parser.add_argument("--minutes", type=float, default=20, help="give up after so long")
     options = parser.parse_args(arguments)
+    known = [proxy.name for proxy in PROXIES]
     for name in options.proxies or ():
-        if name not in {proxy.name for proxy in PROXIES}:
-            parser.error(f"no proxy is called {name!r}")
+        if name not in known:
+            parser.error(f"no proxy is called {name!r}, but these are: {', '.join(known)}")
+    cases = [*STANDARD_CASES, *OWN_CASES]
+    for name in options.cases or ():
+        if name not in cases:
+            parser.error(f"no case is called {name!r}, but these are: {', '.join(cases)}")
     return options
 
 
