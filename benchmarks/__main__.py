@@ -1,33 +1,40 @@
-"""The command line of the benchmarks.  Each command's work is in a module of its own."""
+"""The command line of the benchmarks.  Each command is a module of its own, which is imported only when it is used.
+
+A command's module has `HELP` (one line), `add_arguments(parser)` and `main(arguments) -> int` (the exit code).
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
-from benchmarks import environment, peers
+#: In the order of `--help`: what each measures is said by its own `HELP`.
+COMMANDS = ("peers", "setup", "generate")
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"benchmarks.{command}")
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of `python -m benchmarks`."""
     root = argparse.ArgumentParser(prog="python -m benchmarks", description="Measures trio_grpc.")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    command = commands.add_parser("peers", help="compare with other Python gRPC libraries, in one sitting")
-    peers.add_arguments(command)
-    commands.add_parser("setup", help="make the environment that purerpc needs (.venv-purerpc)")
-    commands.add_parser("generate", help="make the generated code of benchmarks/protos again")
+    for name in COMMANDS:
+        module = _module(name)
+        command = commands.add_parser(name, help=module.HELP, description=module.__doc__.partition("\n")[0])
+        module.add_arguments(command)
     return root
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code."""
     arguments = parser().parse_args(argv)
-    if arguments.command == "peers":
-        return peers.main(arguments)
-    if arguments.command == "setup":
-        return environment.setup()
-    return environment.generate()
+    code: int = _module(arguments.command).main(arguments)
+    return code
 
 
 if __name__ == "__main__":

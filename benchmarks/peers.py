@@ -11,9 +11,7 @@ import argparse
 import datetime as dt
 import json
 import os
-import platform
 import queue
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import cores, count, default_cores, json_path, names, positive
+from benchmarks.machine import RESULTS, ROOT, machine, versions
 from benchmarks.statistics import Ratio, median, passes, ratio, spread
 from benchmarks.workloads import (
     LIBRARIES,
@@ -38,8 +38,7 @@ from benchmarks.workloads import (
     plays,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
-DEFAULT_JSON = ROOT / "benchmarks" / "results" / "peers.json"
+DEFAULT_JSON = RESULTS / "peers.json"
 SERVER_START_TIMEOUT = 20.0
 # Beyond warm-up and duration: start-up, samples of a starved call, one slow close.
 RUN_GRACE = 75.0
@@ -48,7 +47,6 @@ SLOWEST_CALLS_PER_SECOND = 2000
 # Above this share of either core taken by other programs, a run is marked as disturbed.
 DISTURBED = 0.05
 MALLOC_KEEP = {"MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "134217728"}
-PACKAGES = ("trio", "h2", "hpack", "protobuf", "grpcio", "grpclib", "uvloop", "purerpc", "anyio")
 
 
 class RunFailedError(Exception):
@@ -423,36 +421,6 @@ def _notes(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
     return lines
 
 
-def _versions(python: str) -> dict[str, str]:
-    code = (
-        "import importlib.metadata as m, json\n"
-        "def v(n):\n"
-        "    try: return m.version(n)\n"
-        "    except m.PackageNotFoundError: return None\n"
-        f"print(json.dumps({{n: v(n) for n in {PACKAGES!r} if v(n)}}))"
-    )
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    versions: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
-    return versions
-
-
-def machine() -> dict[str, Any]:
-    """Describes what the figures were measured on."""
-    model = "unknown"
-    try:
-        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
-        model = found.group(1) if found else model
-    except OSError:
-        pass
-    return {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "system": platform.platform(),
-        "processor": model,
-        "cores": os.cpu_count(),
-    }
-
-
 def as_json(results: Results, options: Options) -> dict[str, Any]:
     """Returns everything that goes to disk: circumstances, every run, medians, verdicts."""
     medians = {
@@ -468,7 +436,7 @@ def as_json(results: Results, options: Options) -> dict[str, Any]:
         "command": "peers",
         "time": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
-        "versions": {library.name: _versions(environment_python(library)) for library in options.libraries},
+        "versions": {library.name: versions(environment_python(library)) for library in options.libraries},
         "options": {
             "rounds": options.rounds,
             "duration": options.duration,
@@ -488,68 +456,7 @@ def as_json(results: Results, options: Options) -> dict[str, Any]:
     }
 
 
-def _names(known: dict[str, Any], what: str) -> Any:
-    def parse(text: str) -> tuple[Any, ...]:
-        names = [name.strip() for name in text.split(",") if name.strip()]
-        unknown = [name for name in names if name not in known]
-        if unknown or not names:
-            wrong = f"unknown {what} {', '.join(map(repr, unknown))}" if unknown else f"no {what} named"
-            raise argparse.ArgumentTypeError(f"{wrong}; known: {', '.join(known)}")
-        return tuple(known[name] for name in dict.fromkeys(names))
-
-    return parse
-
-
-def positive(kind: type[int | float]) -> Any:
-    """Returns an argparse type for numbers above zero."""
-
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = kind(0)
-        if not 0 < value < float("inf"):
-            article = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a {article} above 0")
-        return value
-
-    return parse
-
-
-def _count(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)
-
-
-def _cores(text: str) -> tuple[int, int] | None:
-    if text == "none":
-        return None
-    parts = text.split(",")
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither SERVER,CLIENT core numbers nor `none`")
-    cores = (int(parts[0]), int(parts[1]))
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    for core in cores:
-        if core not in allowed:
-            raise argparse.ArgumentTypeError(f"core {core} is not one of this process's cores {sorted(allowed)}")
-    return cores
-
-
-def _default_cores() -> tuple[int, int] | None:
-    if not hasattr(os, "sched_getaffinity"):
-        return None
-    allowed = sorted(os.sched_getaffinity(0))
-    return (allowed[0], allowed[1]) if len(allowed) > 1 else None
-
-
-def _json_path(text: str) -> Path:
-    path = Path(text)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"the folder {str(path.parent)!r} does not exist")
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
-    return path
+HELP = "compare with other gRPC libraries, in one sitting"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -558,14 +465,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     libraries = [name for name, library in LIBRARIES.items() if library.by_default]
     parser.add_argument(
         "--workloads",
-        type=_names(WORKLOADS, "workload"),
+        type=names(WORKLOADS, "workload"),
         default=tuple(WORKLOADS[name] for name in workloads),
         metavar="A,B",
         help=f"of {', '.join(WORKLOADS)} (default: {','.join(workloads)})",
     )
     parser.add_argument(
         "--libraries",
-        type=_names(LIBRARIES, "library"),
+        type=names(LIBRARIES, "library"),
         default=tuple(LIBRARIES[name] for name in libraries),
         metavar="X,Y",
         help=f"of {', '.join(LIBRARIES)} (default: {','.join(libraries)})",
@@ -583,14 +490,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cores",
-        type=_cores,
-        default=_default_cores(),
+        type=cores,
+        default=default_cores(),
         metavar="SERVER,CLIENT",
         help="cores to pin the two processes to, or `none` (default: the first two)",
     )
     parser.add_argument(
         "--retries",
-        type=_count,
+        type=count,
         default=2,
         help="how often a run is repeated that lost more than 5 %% of a core to other programs (default: 2)",
     )
@@ -603,7 +510,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--json",
-        type=_json_path,
+        type=json_path,
         default=DEFAULT_JSON,
         metavar="FILE",
         help="where the results go (default: benchmarks/results/peers.json)",

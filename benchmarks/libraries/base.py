@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from benchmarks.machine import pin
 from benchmarks.workloads import MEBIBYTE, WORKLOADS, Shape, Workload
 
 # A starved call can take seconds, or for ever.  A median wants at least this many samples, and a run must end.
@@ -442,11 +443,6 @@ def report(meter: Meter) -> None:
     print(json.dumps(meter.result()), flush=True)
 
 
-def _pin(core: int | None) -> None:
-    if core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
-
-
 def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) -> None:
     """Runs one adapter's process as its command line says.
 
@@ -473,7 +469,7 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
         command.add_argument("--loop", default="asyncio", choices=["asyncio", "uvloop", "trio"])
     arguments = parser.parse_args()
     # Before the library starts any thread: threads inherit the affinity.
-    _pin(arguments.core)
+    pin(arguments.core)
     workload = WORKLOADS[arguments.workload]
     if arguments.command == "server":
         try:

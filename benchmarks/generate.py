@@ -1,38 +1,26 @@
-"""`python -m benchmarks setup` and `generate`: purerpc's own environment, and the generated code of `bench.proto`."""
+"""Makes the generated code of every library again, from `benchmarks/protos/bench.proto`."""
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.peers import ROOT
+from benchmarks.machine import ROOT
+from benchmarks.setup import PURERPC_ENVIRONMENT
 
-PURERPC_ENVIRONMENT = ROOT / ".venv-purerpc"
-PURERPC_LOCK = ROOT / "requirements" / "purerpc.txt"
+HELP = "make the generated code of benchmarks/protos again"
 PROTO = Path("benchmarks/protos/bench.proto")
 
 
-def setup() -> int:
-    """Makes the environment that purerpc needs, because it wants h2 < 4 and everything else here h2 4.
-
-    The same as `make bench-env`, for those who are not at a make.
-    """
-    print(f"making {PURERPC_ENVIRONMENT}", flush=True)
-    python = str(PURERPC_ENVIRONMENT / "bin" / "python")
-    for command in (
-        [sys.executable, "-m", "venv", str(PURERPC_ENVIRONMENT)],
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(PURERPC_LOCK)],
-    ):
-        if code := subprocess.run(command, check=False).returncode:
-            print(f"failed with code {code}: {' '.join(command)}", file=sys.stderr)
-            return code
-    return 0
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds nothing: the command has no flags."""
 
 
-def generate() -> int:
+def main(arguments: argparse.Namespace) -> int:
     """Makes the generated code of every library again, from `bench.proto`."""
     protos = ROOT / PROTO.parent
     plugins = {

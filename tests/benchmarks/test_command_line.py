@@ -1,0 +1,43 @@
+"""The face of `python -m benchmarks`: every command explains itself, and refuses a wrong flag by its name."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.__main__ import COMMANDS, main
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert f"usage: python -m benchmarks {command}" in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_names_a_flag_that_it_does_not_have(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--no-such-flag"])
+    assert ended.value.code == 2
+    assert "--no-such-flag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--rounds", "0"], "argument --rounds: '0' is not a whole number above 0"),
+        (["--duration", "soon"], "argument --duration: 'soon' is not a number above 0"),
+        (["--libraries", "nobody"], "argument --libraries: unknown library 'nobody'; known: trio_grpc"),
+        (["--workloads", ","], "argument --workloads: no workload named"),
+        (["--cores", "1"], "argument --cores: '1' is neither SERVER,CLIENT core numbers nor `none`"),
+        (["--retries", "-1"], "argument --retries: '-1' is not a whole number of 0 or more"),
+        (["--json", "/no/such/folder/f.json"], "argument --json: the folder '/no/such/folder' does not exist"),
+    ],
+)
+def test_peers_names_the_bad_flag(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["peers", *arguments])
+    assert ended.value.code == 2
+    assert named in capsys.readouterr().err
