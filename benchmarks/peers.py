@@ -136,6 +136,8 @@ def missing(library: Library) -> str | None:
 def _command(library: Library, end: str, workload: Workload, core: int | None) -> list[str]:
     command = [environment_python(library), "-m", f"benchmarks.libraries.{library.module}", end]
     command += ["--workload", workload.name, *library.arguments]
+    # Commands that sweep over these vary a workload without giving it a new name.
+    command += ["--concurrency", str(workload.concurrency), "--size", str(workload.size)]
     if core is not None:
         command += ["--core", str(core)]
     return command

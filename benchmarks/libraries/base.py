@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -465,12 +465,18 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
     client.add_argument("--server-pid", type=int)
     for command in (server, client):
         command.add_argument("--workload", required=True, choices=sorted(WORKLOADS))
+        command.add_argument("--concurrency", type=int, help="instead of the workload's own")
+        command.add_argument("--size", type=int, metavar="BYTES", help="instead of the workload's own")
         command.add_argument("--core", type=int, help="pin this process to one core")
         command.add_argument("--loop", default="asyncio", choices=["asyncio", "uvloop", "trio"])
     arguments = parser.parse_args()
     # Before the library starts any thread: threads inherit the affinity.
     pin(arguments.core)
     workload = WORKLOADS[arguments.workload]
+    if arguments.concurrency is not None:
+        workload = replace(workload, concurrency=arguments.concurrency)
+    if arguments.size is not None:
+        workload = replace(workload, size=arguments.size)
     if arguments.command == "server":
         try:
             serve(ServeOptions(arguments.port, workload, arguments.loop))

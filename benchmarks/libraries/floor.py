@@ -14,15 +14,22 @@ from benchmarks.workloads import Shape
 REQUEST = bytes(9 + 12 + 9 + 5)
 REPLY = bytes(9 + 4 + 9 + 5 + 9 + 2)
 READ_SIZE = 256 * 1024
+# What the sockets' buffers hold for certain, so that one task can write all of it before it reads any answer.
+HELD_BY_SOCKETS = 64 * 1024
 
 
 def serve(options: ServeOptions) -> None:
     """Serves for ever: echoes, or streams messages of the workload's size without end."""
+    request_length = len(REQUEST) + options.workload.size
+    reply = REPLY + bytes(options.workload.size)
 
     async def echo(stream: trio.SocketStream) -> None:
         stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
-        while await stream.receive_some(READ_SIZE):
-            await stream.send_all(REPLY)
+        received = 0
+        while data := await stream.receive_some(READ_SIZE):
+            complete, received = divmod(received + len(data), request_length)
+            if complete:
+                await stream.send_all(reply * complete if complete > 1 else reply)
 
     async def flood(stream: trio.SocketStream) -> None:
         message = bytes(options.workload.size)
@@ -43,21 +50,80 @@ def serve(options: ServeOptions) -> None:
 def run(meter: Meter) -> None:
     """Plays one workload."""
     options = meter.options
+    workload = options.workload
+    request = REQUEST + bytes(workload.size)
+    reply_length = len(REPLY) + workload.size
+
+    async def wait() -> None:
+        await trio.sleep(options.warmup)
+        meter.begin()
+        await trio.sleep(options.duration)
+        meter.end()
+
+    async def receive(stream: trio.SocketStream) -> int:
+        if not (data := await stream.receive_some(READ_SIZE)):
+            raise SystemExit("the floor's server went away")
+        return len(data)
 
     async def measure_echo(stream: trio.SocketStream) -> None:
         clock = time.perf_counter_ns
+
+        async def call() -> None:
+            await stream.send_all(request)
+            missing = reply_length
+            while missing:
+                missing -= await receive(stream)
+
         end_of_warmup = time.perf_counter() + options.warmup
         while time.perf_counter() < end_of_warmup:
-            await stream.send_all(REQUEST)
-            await stream.receive_some(READ_SIZE)
+            await call()
         meter.begin()
         while meter.wants_more():
             started = clock()
-            await stream.send_all(REQUEST)
-            await stream.receive_some(READ_SIZE)
+            await call()
             meter.latencies.append(clock() - started)
             meter.count += 1
         meter.end()
+
+    async def measure_batches(stream: trio.SocketStream) -> None:
+        """Keeps `concurrency` requests on their way: as many replies as one read brings, so many requests go out."""
+        due = workload.concurrency
+        wake = trio.Event()
+        received = 0
+
+        async def take() -> None:
+            nonlocal due, received
+            complete, received = divmod(received + await receive(stream), reply_length)
+            meter.count += complete
+            due += complete
+
+        async def give() -> None:
+            nonlocal due
+            batch, due = request * due, 0
+            await stream.send_all(batch)
+
+        async def give_and_take() -> None:
+            while True:
+                if due:
+                    await give()
+                await take()
+
+        async def take_for_ever() -> None:
+            while True:
+                await take()
+                if due:
+                    wake.set()
+
+        async def give_for_ever() -> None:
+            nonlocal wake
+            while True:
+                await give()
+                if not due:
+                    wake = trio.Event()
+                    await wake.wait()
+
+        one_task = len(request) * workload.concurrency <= HELD_BY_SOCKETS
+        await TrioRuntime().beside([give_and_take] if one_task else [take_for_ever, give_for_ever], wait)
 
     async def measure_flood(stream: trio.SocketStream) -> None:
         received = 0
@@ -66,20 +132,16 @@ def run(meter: Meter) -> None:
             nonlocal received
             while data := await stream.receive_some(READ_SIZE):
                 received += len(data)
-                meter.count = received // options.workload.size
-
-        async def wait() -> None:
-            await trio.sleep(options.warmup)
-            meter.begin()
-            await trio.sleep(options.duration)
-            meter.end()
+                meter.count = received // workload.size
 
         await TrioRuntime().beside([take], wait)
 
     async def run_async() -> None:
         async with await trio.open_tcp_stream(options.host, options.port) as stream:
-            if options.workload.shape is Shape.SERVER_STREAM:
+            if workload.shape is Shape.SERVER_STREAM:
                 await measure_flood(stream)
+            elif workload.concurrency > 1:
+                await measure_batches(stream)
             else:
                 await measure_echo(stream)
             report(meter)
