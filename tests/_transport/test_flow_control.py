@@ -146,6 +146,28 @@ def test_the_estimate_stops_at_the_cap_and_so_do_the_pings() -> None:
     assert not estimator.receive(MB, now)
 
 
+def test_after_a_sample_that_changes_nothing_it_rests_each_time_longer() -> None:
+    estimator = BandwidthEstimator(65_535)
+    now = 0.0
+    for rest in (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5):
+        assert sample(estimator, 20_000, now) is None
+        now += 0.01
+        assert not estimator.receive(MB, now + rest * 0.999)
+        now += rest * 1.001
+
+
+def test_growth_ends_the_rests() -> None:
+    estimator = BandwidthEstimator(65_535)
+    for now in range(10):
+        assert sample(estimator, 20_000, now) is None
+    assert sample(estimator, 60_000, 20) == 120_000
+    assert sample(estimator, 120_000, 20.01) == 240_000
+    # A sample without growth now is the first again: it rests for one round trip.
+    assert sample(estimator, 20_000, 20.02) is None
+    assert not estimator.receive(MB, 20.0399)
+    assert estimator.receive(MB, 20.0401)
+
+
 @pytest.mark.parametrize("round_trip", [0.0, 1e-9])
 def test_a_round_trip_has_a_floor(round_trip: float) -> None:
     """Where no time passes (loopback, virtual clock) bandwidth must not be infinite, or the first sample the best."""
