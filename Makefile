@@ -83,12 +83,8 @@ test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyp
 bench: env  ## compare with other libraries (ARGS="peers" is the default)
 	$(BIN)/python -m benchmarks $(or $(ARGS),peers)
 
-bench-env: .venv-purerpc/.ready  ## an environment for purerpc, which needs an old h2
-
-.venv-purerpc/.ready: requirements/purerpc.txt
-	@test -x .venv-purerpc/bin/python || $(PYTHON) -m venv .venv-purerpc
-	.venv-purerpc/bin/python -m pip install --quiet --no-deps -r requirements/purerpc.txt
-	@touch $@
+bench-env: env  ## what the comparison needs beside: an environment for purerpc (an old h2), the programs of grpc-go
+	$(BIN)/python -m benchmarks setup
 
 docs: .venv-docs/.ready  ## build the documentation into docs/_build; a warning is an error
 	.venv-docs/bin/python -m sphinx -W -q -b html docs docs/_build

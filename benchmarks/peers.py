@@ -8,6 +8,7 @@ mood meets all of them.  What a workload is belongs to `benchmarks.workloads`, t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime as dt
 import json
 import os
@@ -22,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import cores, count, default_cores, json_path, names, positive
+from benchmarks.certificates import make_certificates
 from benchmarks.machine import RESULTS, ROOT, machine, versions
+from benchmarks.setup import go_versions
 from benchmarks.statistics import Ratio, median, passes, ratio, spread
 from benchmarks.workloads import (
     LIBRARIES,
@@ -69,6 +72,7 @@ class Options:
         malloc: Whether the C allocator keeps its default settings or is told to keep memory.
         retries: How often a run that other programs disturbed is repeated.
         json_path: Where the results go.
+        certificates: The folder of certificates for workloads over TLS; None until there is one.
     """
 
     workloads: tuple[Workload, ...]
@@ -82,6 +86,7 @@ class Options:
     malloc: str
     retries: int
     json_path: Path
+    certificates: Path | None = None
 
 
 @dataclass
@@ -121,9 +126,14 @@ def environment_python(library: Library) -> str:
 
 def missing(library: Library) -> str | None:
     """Says why `library` cannot run here, or None if it can."""
+    for program in library.programs:
+        if not (ROOT / program).exists():
+            return f"{program} is missing; `python -m benchmarks setup` builds it, with Go"
     python = environment_python(library)
     if not Path(python).exists():
         return f"its environment {library.environment} is missing; `python -m benchmarks setup` makes it"
+    if not library.requires:
+        return None
     probe = subprocess.run(
         [python, "-c", f"import {library.requires}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -133,13 +143,15 @@ def missing(library: Library) -> str | None:
     return None
 
 
-def _command(library: Library, end: str, workload: Workload, core: int | None) -> list[str]:
+def _command(library: Library, end: str, workload: Workload, core: int | None, options: Options) -> list[str]:
     command = [environment_python(library), "-m", f"benchmarks.libraries.{library.module}", end]
     command += ["--workload", workload.name, *library.arguments]
     # Commands that sweep over these vary a workload without giving it a new name.
     command += ["--concurrency", str(workload.concurrency), "--size", str(workload.size)]
     if core is not None:
         command += ["--core", str(core)]
+    if workload.tls:
+        command += ["--certificates", str(options.certificates)]
     return command
 
 
@@ -186,7 +198,7 @@ def run_once(library: Library, workload: Workload, options: Options) -> dict[str
     server_core, client_core = options.cores or (None, None)
     with tempfile.TemporaryFile("w+") as errors:
         server = subprocess.Popen(
-            _command(library, "server", workload, server_core),
+            _command(library, "server", workload, server_core, options),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -195,7 +207,7 @@ def run_once(library: Library, workload: Workload, options: Options) -> dict[str
         )
         try:
             port = int(_read_line(server, SERVER_START_TIMEOUT, "server", errors))
-            command = _command(library, "client", workload, client_core)
+            command = _command(library, "client", workload, client_core, options)
             command += ["--target", f"127.0.0.1:{port}", "--server-pid", str(server.pid)]
             command += ["--duration", str(options.duration), "--warmup", str(options.warmup)]
             command += ["--calls", str(options.calls), "--pause", str(options.pause)]
@@ -310,20 +322,24 @@ def judge(results: Results, workload: Workload, target: Target) -> Verdict:
             return Verdict(workload.name, text, "not measured", None)
         value = median(ours)
         return Verdict(workload.name, text, format_figure(value), passes(value, target.bound, target.at_least))
-    peer: str | None = Against.GRPCIO_AIO.value
+    peer: str | None = target.against.value
+    played = workload
     if target.against is Against.BEST_PEER:
         peer = results.best_peer(workload, target.figure, target.at_least)
-    text = f"{target.figure.value} {relation} {target.bound:g} x {target.against.value}"
-    theirs = results.figures(workload, peer, target.figure) if peer else []
-    if not ours or not theirs:
+    elif target.against is Against.OUR_OTHER:
+        peer, played = OURS, WORKLOADS[target.other]
+    text = f"{target.figure.value} {relation} {target.bound:g} x {target.against.value} {target.other}".rstrip()
+    theirs = results.figures(played, peer, target.figure) if peer else []
+    measured = _ratio(ours, theirs)
+    if measured is None:
         return Verdict(workload.name, text, "not measured", None)
-    measured = ratio(ours, theirs)
     passed = passes(measured.value, target.bound, target.at_least)
-    words = f"{measured} of {peer}"
+    words = f"{measured} of {target.other or peer}"
     # Where a core is the limit, the CPU that a busier side spends on one operation says the same as the rate does,
     # and says it on a busy machine too.
     if peer and target.figure in (Figure.RATE, Figure.MEGABYTES) and workload.size < MEBIBYTE:
-        own, other = (_busier_side(results, workload, name) for name in (OURS, peer))
+        own = _busier_side(results, workload, OURS)
+        other = _busier_side(results, played, peer)
         if own and other:
             words += f"; by CPU per operation {other / own:.2f}"
     return Verdict(workload.name, text, words, passed)
@@ -341,7 +357,15 @@ def _busier_side(results: Results, workload: Workload, library: str) -> float:
 def _ours_to(results: Results, workload: Workload, library: str) -> Ratio | None:
     ours = results.figures(workload, OURS, workload.figure)
     theirs = results.figures(workload, library, workload.figure)
-    return ratio(ours, theirs) if ours and theirs else None
+    return _ratio(ours, theirs)
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> Ratio | None:
+    """Returns a ratio, or None if one side was not measured, or got nothing done."""
+    try:
+        return ratio(ours, theirs)
+    except ValueError:
+        return None
 
 
 def table(results: Results, options: Options) -> str:
@@ -370,7 +394,7 @@ def table(results: Results, options: Options) -> str:
             cells = [format_figure(median(column)) if column else "" for column in (p99, *cpu)]
             lines.append(
                 f"  {name:14} {format_figure(median(values)):>14} {spread(values):>7.0%} {cells[0]:>10} "
-                f"{cells[1]:>13} {cells[2]:>13}   {against or ''}"
+                f"{cells[1]:>13} {cells[2]:>13}   {against or ''}{_aside(LIBRARIES[name])}"
             )
         best = results.best_peer(workload, workload.figure, workload.higher_is_better)
         if best is not None and (against := _ours_to(results, workload, best)) is not None:
@@ -400,6 +424,10 @@ def table(results: Results, options: Options) -> str:
     return "\n".join(lines).lstrip("\n")
 
 
+def _aside(library: Library) -> str:
+    return f"  ({library.reference})" if library.reference else ""
+
+
 def _notes(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
     """Returns what a block has to say beyond its columns: memory runs tell their course."""
     lines = []
@@ -423,6 +451,10 @@ def _notes(runs: dict[str, list[dict[str, Any]]]) -> list[str]:
     return lines
 
 
+def _versions(library: Library) -> dict[str, str]:
+    return go_versions() if library.programs else versions(environment_python(library))
+
+
 def as_json(results: Results, options: Options) -> dict[str, Any]:
     """Returns everything that goes to disk: circumstances, every run, medians, verdicts."""
     medians = {
@@ -438,7 +470,7 @@ def as_json(results: Results, options: Options) -> dict[str, Any]:
         "command": "peers",
         "time": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
-        "versions": {library.name: versions(environment_python(library)) for library in options.libraries},
+        "versions": {library.name: _versions(library) for library in options.libraries},
         "options": {
             "rounds": options.rounds,
             "duration": options.duration,
@@ -550,7 +582,10 @@ def main(arguments: argparse.Namespace) -> int:
     )
     if options.cores is None:
         print("not pinning: both processes may share cores, and figures will wander", file=sys.stderr)
-    results = measure(options)
+    with tempfile.TemporaryDirectory() as folder:
+        if any(workload.tls for workload in options.workloads):
+            options = dataclasses.replace(options, certificates=make_certificates(Path(folder)))
+        results = measure(options)
     options.json_path.parent.mkdir(parents=True, exist_ok=True)
     options.json_path.write_text(json.dumps(as_json(results, options), indent=1) + "\n")
     print(table(results, options))

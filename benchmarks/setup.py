@@ -1,16 +1,23 @@
-"""Makes the environment that purerpc needs (.venv-purerpc)."""
+"""Makes what `peers` needs beside this environment: one for purerpc, and the programs of grpc-go."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from benchmarks.machine import ROOT
 
-HELP = "make the environment that purerpc needs (.venv-purerpc)"
+HELP = "make what `peers` needs: an environment for purerpc, the programs of grpc-go"
 PURERPC_ENVIRONMENT = ROOT / ".venv-purerpc"
 PURERPC_LOCK = ROOT / "requirements" / "purerpc.txt"
+GO = ROOT / "benchmarks" / "go"
+GO_PROGRAMS = GO / "bin"
+_GO_PACKAGES = ("google.golang.org/grpc/benchmark/client", "google.golang.org/grpc/benchmark/server")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,17 +25,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Makes the environment that purerpc needs, because it wants h2 < 4 and everything else here h2 4.
+    """Makes both; what is there already is brought up to date with its lock.
 
-    The same as `make bench-env`, for those who are not at a make.
+    Returns:
+        0, or the code of the first step that failed.
     """
-    print(f"making {PURERPC_ENVIRONMENT}", flush=True)
-    python = str(PURERPC_ENVIRONMENT / "bin" / "python")
-    for command in (
-        [sys.executable, "-m", "venv", str(PURERPC_ENVIRONMENT)],
-        [python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(PURERPC_LOCK)],
-    ):
-        if code := subprocess.run(command, check=False).returncode:
-            print(f"failed with code {code}: {' '.join(command)}", file=sys.stderr)
-            return code
-    return 0
+    return _purerpc() or _grpc_go()
+
+
+def _purerpc() -> int:
+    """Makes an environment for purerpc, because it wants h2 < 4 and everything else here h2 4."""
+    _say(f"purerpc: making {PURERPC_ENVIRONMENT}, because it needs an older h2")
+    python = PURERPC_ENVIRONMENT / "bin" / "python"
+    return _run(sys.executable, "-m", "venv", PURERPC_ENVIRONMENT) or _run(
+        python, "-m", "pip", "install", "--quiet", "--no-deps", "-r", PURERPC_LOCK
+    )
+
+
+def _grpc_go() -> int:
+    """Builds grpc-go's own benchmark client and server, in the release that go.mod names."""
+    if shutil.which("go") is None:
+        _say("grpc-go: skipped, because Go is not installed; `peers` will do without it")
+        return 0
+    _say(f"grpc-go: building its benchmark client and server into {GO_PROGRAMS}; a minute, the first time")
+    return _run("go", "build", "-trimpath", "-buildvcs=false", "-o", f"{GO_PROGRAMS}{os.sep}", *_GO_PACKAGES, cwd=GO)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _run(*command: str | Path, cwd: Path = ROOT) -> int:
+    code = subprocess.run(command, cwd=cwd, check=False).returncode
+    if code:
+        _say(f"failed with code {code}: {' '.join(map(str, command))}")
+    return code
+
+
+def go_versions() -> dict[str, str]:
+    """Returns the version of grpc-go that `setup` builds."""
+    found = re.search(r"google\.golang\.org/grpc (v\S+)", (GO / "go.mod").read_text())
+    return {"grpc-go": found.group(1)} if found else {}

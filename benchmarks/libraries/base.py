@@ -26,6 +26,10 @@ from benchmarks.workloads import MEBIBYTE, WORKLOADS, Shape, Workload
 FEWEST_LATENCIES = 3
 LONGEST_MEASUREMENT = 15.0
 
+# What every call of a `rich` workload carries, beside a traceparent.
+RICH_TIMEOUT = 30.0
+RICH_TOKEN = "Bearer " + "eyJhbGciOi.JSUzI1NiIsI_nR5cCI6IkpX-VCJ9A" * 20
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -41,6 +45,7 @@ class RunOptions:
         pause: Seconds that `slow_reader` stops reading.
         server_pid: The server's process, for its CPU time and memory; None leaves them out.
         loop: The event loop, for libraries that have a choice.
+        certificates: The folder of `benchmarks.certificates`; None if the workload is not encrypted.
     """
 
     workload: Workload
@@ -52,6 +57,7 @@ class RunOptions:
     pause: float
     server_pid: int | None
     loop: str
+    certificates: Path | None = None
 
     @property
     def target(self) -> str:
@@ -67,11 +73,13 @@ class ServeOptions:
         port: The port to take; 0 means any.
         workload: The workload that will be played, for servers that must be sized for it.
         loop: The event loop, for libraries that have a choice.
+        certificates: The folder of `benchmarks.certificates`; None if the workload is not encrypted.
     """
 
     port: int
     workload: Workload
     loop: str
+    certificates: Path | None = None
 
 
 def cpu_seconds(pid: int) -> float:
@@ -137,12 +145,16 @@ class Meter:
         count: Operations finished since the process began.
         latencies: Nanoseconds of each finished call, where the workload is about latency.
         extra: Further figures of the run.
+        client_pid: The process that plays, if it is not this one.
+        rate: Operations a second, if the process that plays counts them itself.
     """
 
     options: RunOptions
     count: int = 0
     latencies: list[int] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    client_pid: int | None = None
+    rate: float | None = None
     _begin: Mark | None = None
     _end: Mark | None = None
 
@@ -161,7 +173,7 @@ class Meter:
         return Mark(
             time=time.perf_counter(),
             count=self.count,
-            client_cpu=time.process_time(),
+            client_cpu=cpu_seconds(self.client_pid) if self.client_pid else time.process_time(),
             server_cpu=cpu_seconds(pid) if pid else 0.0,
             client_core=core_seconds(os.getpid()),
             server_core=core_seconds(pid) if pid else None,
@@ -209,15 +221,16 @@ class Meter:
         assert self._begin is not None
         assert self._end is not None
         seconds = self._end.time - self._begin.time
-        operations = self._end.count - self._begin.count
+        operations = self._end.count - self._begin.count if self.rate is None else self.rate * seconds
         result: dict[str, Any] = {
             "workload": self.options.workload.name,
-            "operations": operations,
+            "operations": round(operations),
             "seconds": seconds,
             "rate": operations / seconds,
             "client_cpu": (self._end.client_cpu - self._begin.client_cpu) / seconds,
-            "client_rss_mib": rss_mib(os.getpid()),
         }
+        if self.client_pid is None:
+            result["client_rss_mib"] = rss_mib(os.getpid())
         if self.options.workload.size >= MEBIBYTE:
             result["megabytes_per_second"] = operations * self.options.workload.size / seconds / 1e6
         if operations:
@@ -263,6 +276,21 @@ def watch_for_starvation(meter: Meter) -> None:
     timer = threading.Timer(longest, give_up)
     timer.daemon = True
     timer.start()
+
+
+def rich_calls(method: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Wraps a unary method, so that its calls carry what those of a real service do.
+
+    Every call has a trace of its own: a library that remembers whole header blocks shall not meet the same one twice.
+    """
+    numbers = itertools.count(1)
+    authorization = ("authorization", RICH_TOKEN)
+
+    def call(request: Any) -> Any:
+        trace = f"00-4bf92f3577b34da6a3ce929d0e0e4736-{next(numbers):016x}-01"
+        return method(request, timeout=RICH_TIMEOUT, metadata=(("traceparent", trace), authorization))
+
+    return call
 
 
 class Runtime(Protocol):
@@ -341,7 +369,7 @@ async def play(client: AsyncClient, runtime: Runtime, meter: Meter) -> None:
     options = meter.options
     workload = options.workload
     message = bench_pb2.Message(payload=bytes(workload.size))
-    unary = client.unary
+    unary = rich_calls(client.unary) if workload.rich else client.unary
 
     async def call_for_ever() -> None:
         while True:
@@ -469,6 +497,7 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
         command.add_argument("--size", type=int, metavar="BYTES", help="instead of the workload's own")
         command.add_argument("--core", type=int, help="pin this process to one core")
         command.add_argument("--loop", default="asyncio", choices=["asyncio", "uvloop", "trio"])
+        command.add_argument("--certificates", type=Path, metavar="FOLDER", help="of workloads over TLS")
     arguments = parser.parse_args()
     # Before the library starts any thread: threads inherit the affinity.
     pin(arguments.core)
@@ -477,9 +506,11 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
         workload = replace(workload, concurrency=arguments.concurrency)
     if arguments.size is not None:
         workload = replace(workload, size=arguments.size)
+    if workload.tls and arguments.certificates is None:
+        parser.error(f"argument --certificates: {workload.name} needs it")
     if arguments.command == "server":
         try:
-            serve(ServeOptions(arguments.port, workload, arguments.loop))
+            serve(ServeOptions(arguments.port, workload, arguments.loop, arguments.certificates))
         except KeyboardInterrupt:
             pass
         return
@@ -498,6 +529,7 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
                 pause=arguments.pause,
                 server_pid=arguments.server_pid,
                 loop=arguments.loop,
+                certificates=arguments.certificates,
             )
         )
     )

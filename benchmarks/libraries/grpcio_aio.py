@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc.aio  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
+from benchmarks.libraries._grpcio import channel_credentials, server_credentials
 from benchmarks.libraries.base import AsyncioRuntime, Meter, ServeOptions, announce, main, play, report
 from benchmarks.protos import bench_pb2, bench_pb2_grpc
 
@@ -72,7 +73,11 @@ def serve(options: ServeOptions) -> None:
     async def serve_async() -> None:
         server = grpc.aio.server()
         bench_pb2_grpc.add_BenchServicer_to_server(Bench(), server)  # type: ignore[no-untyped-call]
-        bound = server.add_insecure_port(f"127.0.0.1:{options.port}")
+        address = f"127.0.0.1:{options.port}"
+        if options.certificates:
+            bound = server.add_secure_port(address, server_credentials(options.certificates))
+        else:
+            bound = server.add_insecure_port(address)
         await server.start()
         announce(bound)
         await server.wait_for_termination()
@@ -84,7 +89,13 @@ def run(meter: Meter) -> None:
     """Plays one workload."""
 
     async def run_async() -> None:
-        async with grpc.aio.insecure_channel(meter.options.target) as channel:
+        target, certificates = meter.options.target, meter.options.certificates
+        channel = (
+            grpc.aio.secure_channel(target, channel_credentials(certificates))
+            if certificates
+            else grpc.aio.insecure_channel(target)
+        )
+        async with channel:
             stub = bench_pb2_grpc.BenchStub(channel)  # type: ignore[no-untyped-call]
             await play(Client(stub), AsyncioRuntime(), meter)
             report(meter)

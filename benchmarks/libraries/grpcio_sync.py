@@ -20,7 +20,8 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-from benchmarks.libraries.base import Meter, ServeOptions, announce, main, report
+from benchmarks.libraries._grpcio import channel_credentials, server_credentials
+from benchmarks.libraries.base import Meter, ServeOptions, announce, main, report, rich_calls
 from benchmarks.protos import bench_pb2, bench_pb2_grpc
 from benchmarks.workloads import Shape
 
@@ -60,16 +61,22 @@ def serve(options: ServeOptions) -> None:
     threads = options.workload.concurrency + THREADS if options.workload.shape is Shape.PING_PONG else THREADS
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=threads))
     bench_pb2_grpc.add_BenchServicer_to_server(Bench(), server)  # type: ignore[no-untyped-call]
-    bound = server.add_insecure_port(f"127.0.0.1:{options.port}")
+    address = f"127.0.0.1:{options.port}"
+    if options.certificates:
+        bound = server.add_secure_port(address, server_credentials(options.certificates))
+    else:
+        bound = server.add_insecure_port(address)
     server.start()
     announce(bound)
     server.wait_for_termination()
 
 
 def _call_by_future(stub: Any, request: Any, meter: Meter) -> None:
+    begin_call = rich_calls(stub.Unary.future) if meter.options.workload.rich else stub.Unary.future
+
     # grpc runs all callbacks of a channel in one thread, so the count needs no lock.
     def start() -> None:
-        stub.Unary.future(request).add_done_callback(finish)
+        begin_call(request).add_done_callback(finish)
 
     def finish(call: Any) -> None:
         call.result()
@@ -86,7 +93,7 @@ def _call_by_future(stub: Any, request: Any, meter: Meter) -> None:
 
 def _measure_calls(stub: Any, request: Any, meter: Meter, counts: bool) -> None:
     clock = time.perf_counter_ns
-    unary = stub.Unary
+    unary = rich_calls(stub.Unary) if meter.options.workload.rich else stub.Unary
     end_of_warmup = time.perf_counter() + meter.options.warmup
     while time.perf_counter() < end_of_warmup:
         unary(request)
@@ -128,7 +135,12 @@ def _ping_pong(stub: Any, request: Any, meter: Meter) -> None:
 def run(meter: Meter) -> None:
     """Plays one workload."""
     workload = meter.options.workload
-    channel = grpc.insecure_channel(meter.options.target)
+    target, certificates = meter.options.target, meter.options.certificates
+    channel = (
+        grpc.secure_channel(target, channel_credentials(certificates))
+        if certificates
+        else grpc.insecure_channel(target)
+    )
     stub = bench_pb2_grpc.BenchStub(channel)  # type: ignore[no-untyped-call]
     message = bench_pb2.Message(payload=bytes(workload.size))
     if workload.shape is Shape.UNARY and workload.concurrency == 1:

@@ -11,6 +11,7 @@ from typing import Any
 from grpclib.client import Channel
 from grpclib.server import Server
 
+from benchmarks.certificates import client_context, server_context
 from benchmarks.libraries.base import AsyncioRuntime, Meter, ServeOptions, announce, main, play, report
 from benchmarks.protos import bench_pb2
 from benchmarks.protos.for_grpclib.bench_grpc import BenchBase, BenchStub
@@ -81,7 +82,8 @@ def serve(options: ServeOptions) -> None:
 
     async def serve_async() -> None:
         server = Server([Bench()])
-        await server.start("127.0.0.1", options.port)
+        tls = server_context(options.certificates) if options.certificates else None
+        await server.start("127.0.0.1", options.port, ssl=tls)
         # grpclib has no public way to learn the port that it got; this is what its own tests do without.
         announce(server._server.sockets[0].getsockname()[1])  # type: ignore[union-attr]
         await server.wait_closed()
@@ -93,7 +95,9 @@ def run(meter: Meter) -> None:
     """Plays one workload."""
 
     async def run_async() -> None:
-        async with Channel(meter.options.host, meter.options.port) as channel:
+        certificates = meter.options.certificates
+        tls = client_context(certificates) if certificates else None
+        async with Channel(meter.options.host, meter.options.port, ssl=tls) as channel:
             await play(Client(BenchStub(channel)), AsyncioRuntime(), meter)
             report(meter)
 

@@ -12,6 +12,7 @@ import anyio.lowlevel  # type: ignore[import-untyped,import-not-found,unused-ign
 import purerpc  # type: ignore[import-untyped,import-not-found,unused-ignore]
 import purerpc.utils  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
+from benchmarks.certificates import client_context, server_context
 from benchmarks.libraries.base import (
     AsyncioRuntime,
     Meter,
@@ -95,7 +96,8 @@ def serve(options: ServeOptions) -> None:
             announce(bound)
 
     async def serve_async() -> None:
-        server = purerpc.Server(options.port)
+        tls = server_context(options.certificates) if options.certificates else None
+        server = purerpc.Server(options.port, tls)
         server.add_service(Bench().service)
         await server.serve_async(task_status=Announced())
 
@@ -107,7 +109,13 @@ def run(meter: Meter) -> None:
     runtime: Runtime = TrioRuntime() if meter.options.loop == "trio" else AsyncioRuntime()
 
     async def run_async() -> None:
-        async with purerpc.insecure_channel(meter.options.host, meter.options.port) as channel:
+        host, port, certificates = meter.options.host, meter.options.port, meter.options.certificates
+        channel = (
+            purerpc.secure_channel(host, port, client_context(certificates))
+            if certificates
+            else purerpc.insecure_channel(host, port)
+        )
+        async with channel:
             stub = BenchStub(channel)  # type: ignore[no-untyped-call]
             await play(Client(stub), runtime, meter)
             report(meter)

@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
 import trio
 
 import trio_grpc
+from benchmarks.certificates import client_context, server_context
 from benchmarks.libraries.base import Meter, ServeOptions, TrioRuntime, announce, main, play, report, rss_mib
 from benchmarks.protos import bench_pb2
 from benchmarks.protos.bench_trio_grpc import BenchServicer, BenchStub
@@ -126,8 +128,10 @@ def serve(options: ServeOptions) -> None:
     """Serves for ever."""
 
     async def serve_async() -> None:
+        tls = server_context(options.certificates) if options.certificates else None
+        start = partial(trio_grpc.serve, ssl_context=tls)
         async with trio.open_nursery() as nursery:
-            server = await nursery.start(trio_grpc.serve, [Bench()], f"127.0.0.1:{options.port}")
+            server = await nursery.start(start, [Bench()], f"127.0.0.1:{options.port}")
             announce(int(server.addresses[0].rpartition(":")[2]))
 
     trio.run(serve_async)
@@ -137,7 +141,9 @@ def run(meter: Meter) -> None:
     """Plays one workload."""
 
     async def run_async() -> None:
-        async with trio_grpc.open_channel(meter.options.target) as channel:
+        certificates = meter.options.certificates
+        tls = client_context(certificates) if certificates else None
+        async with trio_grpc.open_channel(meter.options.target, ssl_context=tls) as channel:
             client = Client(BenchStub(channel))
             if meter.options.workload.shape is Shape.SLOW_READER:
                 await client.read_slowly(meter)

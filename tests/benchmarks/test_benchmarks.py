@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -153,15 +152,3 @@ def test_a_library_whose_environment_is_missing_is_skipped_with_the_way_to_make_
     complaint = capsys.readouterr().err
     assert "skipping purerpc" in complaint
     assert "python -m benchmarks setup" in complaint
-
-
-def test_one_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "results.json"
-    arguments = ["--workloads", "unary_1", "--libraries", "floor", "--rounds", "1", "--retries", "0", "--cores", "none"]
-    assert main(["peers", *arguments, "--duration", "0.05", "--warmup", "0.05", "--json", str(path)]) == 0
-    output = capsys.readouterr()
-    assert "unary_1" in output.out
-    assert "[  1/1] round 1/1" in output.err
-    results = json.loads(path.read_text(encoding="utf-8"))
-    assert results["runs"]["unary_1"]["floor"][0]["operations"] > 0
-    assert math.isfinite(results["medians"]["unary_1"]["floor"]["median"])
