@@ -76,3 +76,27 @@ def json_path(text: str) -> Path:
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder")
     return path
+
+
+def size(text: str) -> int:
+    """Parses bytes: a whole number above 0, or one followed by K or M (1024 bytes, 1024 times that)."""
+    digits, factor = text.upper().removesuffix("B"), 1
+    for suffix, times in (("K", 1024), ("M", 1024 * 1024)):
+        if digits.endswith(suffix):
+            digits, factor = digits[:-1], times
+    if not digits.isdecimal() or not int(digits):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 350, 10K or 1M")
+    return int(digits) * factor
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Parses sizes separated by commas."""
+    return tuple(dict.fromkeys(size(part.strip()) for part in text.split(",")))
+
+
+def size_title(value: int) -> str:
+    """Writes bytes as `size` reads them."""
+    for suffix, factor in (("MB", 1024 * 1024), ("KB", 1024)):
+        if value % factor == 0:
+            return f"{value // factor} {suffix}"
+    return f"{value} B"
