@@ -45,6 +45,16 @@ def count(text: str) -> int:
     return int(text)
 
 
+def counts(text: str) -> tuple[int, ...]:
+    """Parses a comma-separated list of whole numbers above 0; `0` alone is the empty list."""
+    if text.strip() == "0":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a list of whole numbers above 0 nor `0` for none")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
 def cores(text: str) -> tuple[int, int] | None:
     """Parses `SERVER,CLIENT`, two cores to pin to, or `none`."""
     if text == "none":

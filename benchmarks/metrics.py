@@ -44,6 +44,7 @@ METRICS: dict[str, Metric] = {
         Metric("megabytes_per_second", "MB/s", "MB/s", True),
         Metric("kib_each", "RSS/each", "KiB", False),
         Metric("peak_mib", "RSS peak", "MiB", False),
+        Metric("growth_mib", "RSS growth", "MiB", False),
         Metric("times_floor", "x floor", "", None),
     )
 }
