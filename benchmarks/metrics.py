@@ -45,6 +45,11 @@ METRICS: dict[str, Metric] = {
         Metric("kib_each", "RSS/each", "KiB", False),
         Metric("peak_mib", "RSS peak", "MiB", False),
         Metric("growth_mib", "RSS growth", "MiB", False),
+        Metric("client_rss_mib", "Client RSS", "MiB", False),
+        Metric("server_rss_mib", "Server RSS", "MiB", False),
+        Metric("rss_growth_mib", "RSS growth", "MiB", False),
+        Metric("rss_growth_paused_mib", "RSS growth paused", "MiB", False),
+        Metric("rate_last_to_first_tenth", "Last/first tenth", "", True),
         Metric("times_floor", "x floor", "", None),
     )
 }

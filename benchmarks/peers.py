@@ -1,4 +1,4 @@
-"""`python -m benchmarks peers`: runs every library through every workload in one sitting, and reports.
+"""Runs every library through every workload in one sitting, side by side, and reports ratios and targets.
 
 Each run is a fresh server process and a fresh client process, pinned to one core each, talking over loopback TCP.
 Rounds are interleaved (every library plays a workload before any plays the next), so that a change in the machine's
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime as dt
 import json
 import os
 import queue
@@ -24,7 +23,8 @@ from typing import Any
 
 from benchmarks.arguments import cores, count, default_cores, json_path, names, positive
 from benchmarks.certificates import make_certificates
-from benchmarks.machine import RESULTS, ROOT, machine, versions
+from benchmarks.machine import RESULTS, ROOT, versions
+from benchmarks.results import record, write
 from benchmarks.setup import go_versions
 from benchmarks.statistics import Ratio, median, passes, ratio, spread
 from benchmarks.workloads import (
@@ -350,7 +350,7 @@ def _busier_side(results: Results, workload: Workload, library: str) -> float:
     runs = results.runs.get(workload.name, {}).get(library, [])
     return max(
         (median(values) if (values := [run[key] for run in runs if key in run]) else 0.0)
-        for key in ("client_cpu_us_per_operation", "server_cpu_us_per_operation")
+        for key in ("client_cpu_us_per_op", "server_cpu_us_per_op")
     )
 
 
@@ -388,7 +388,7 @@ def table(results: Results, options: Options) -> str:
             p99 = [run["p99_us"] for run in runs[name] if "p99_us" in run]
             cpu = [
                 [run[key] for run in runs[name] if key in run]
-                for key in ("client_cpu_us_per_operation", "server_cpu_us_per_operation")
+                for key in ("client_cpu_us_per_op", "server_cpu_us_per_op")
             ]
             against = _ours_to(results, workload, name) if name != OURS else None
             cells = [format_figure(median(column)) if column else "" for column in (p99, *cpu)]
@@ -456,7 +456,7 @@ def _versions(library: Library) -> dict[str, str]:
 
 
 def as_json(results: Results, options: Options) -> dict[str, Any]:
-    """Returns everything that goes to disk: circumstances, every run, medians, verdicts."""
+    """Returns everything that goes to disk: circumstances, every run as a round of its case, medians, verdicts."""
     medians = {
         workload.name: {
             library: {"figure": workload.figure.value, "median": median(values), "spread": spread(values)}
@@ -466,22 +466,25 @@ def as_json(results: Results, options: Options) -> dict[str, Any]:
         for workload in options.workloads
     }
     verdicts = [judge(results, workload, target) for workload in options.workloads for target in workload.targets]
+    asked_for = {
+        "rounds": options.rounds,
+        "duration": options.duration,
+        "warmup": options.warmup,
+        "calls": options.calls,
+        "pause": options.pause,
+        "cores": options.cores,
+        "malloc": options.malloc,
+        "retries": options.retries,
+    }
+    cases = {
+        f"{workload} {library}": runs
+        for workload, by_library in results.runs.items()
+        for library, runs in by_library.items()
+    }
     return {
-        "command": "peers",
-        "time": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
-        "machine": machine(),
+        **record("peers", asked_for, cases),
+        # Not all of them run in this environment.
         "versions": {library.name: _versions(library) for library in options.libraries},
-        "options": {
-            "rounds": options.rounds,
-            "duration": options.duration,
-            "warmup": options.warmup,
-            "calls": options.calls,
-            "pause": options.pause,
-            "cores": options.cores,
-            "malloc": options.malloc,
-            "retries": options.retries,
-        },
-        "runs": results.runs,
         "failures": results.failures,
         "medians": medians,
         "targets": [
@@ -586,8 +589,6 @@ def main(arguments: argparse.Namespace) -> int:
         if any(workload.tls for workload in options.workloads):
             options = dataclasses.replace(options, certificates=make_certificates(Path(folder)))
         results = measure(options)
-    options.json_path.parent.mkdir(parents=True, exist_ok=True)
-    options.json_path.write_text(json.dumps(as_json(results, options), indent=1) + "\n")
+    write(options.json_path, as_json(results, options))
     print(table(results, options))
-    print(f"results in {options.json_path}", file=sys.stderr)
     return 1 if results.failures else 0

@@ -25,9 +25,9 @@ class Shape(enum.Enum):
 
 
 class Figure(enum.Enum):
-    """The one number by which a workload is judged; the value is its key in a run's JSON line."""
+    """The one number by which a workload is judged; the value is its key in a run's record (`benchmarks.metrics`)."""
 
-    RATE = "rate"
+    RATE = "ops_per_second"
     MEGABYTES = "megabytes_per_second"
     P50 = "p50_us"
     P99 = "p99_us"

@@ -224,9 +224,9 @@ class Meter:
         operations = self._end.count - self._begin.count if self.rate is None else self.rate * seconds
         result: dict[str, Any] = {
             "workload": self.options.workload.name,
-            "operations": round(operations),
+            "total_ops": round(operations),
             "seconds": seconds,
-            "rate": operations / seconds,
+            "ops_per_second": operations / seconds,
             "client_cpu": (self._end.client_cpu - self._begin.client_cpu) / seconds,
         }
         if self.client_pid is None:
@@ -234,13 +234,13 @@ class Meter:
         if self.options.workload.size >= MEBIBYTE:
             result["megabytes_per_second"] = operations * self.options.workload.size / seconds / 1e6
         if operations:
-            result["client_cpu_us_per_operation"] = (self._end.client_cpu - self._begin.client_cpu) / operations * 1e6
+            result["client_cpu_us_per_op"] = (self._end.client_cpu - self._begin.client_cpu) / operations * 1e6
         if self.options.server_pid:
             result["server_cpu"] = (self._end.server_cpu - self._begin.server_cpu) / seconds
             result["server_rss_mib"] = rss_mib(self.options.server_pid)
             if operations:
                 server_cpu = self._end.server_cpu - self._begin.server_cpu
-                result["server_cpu_us_per_operation"] = server_cpu / operations * 1e6
+                result["server_cpu_us_per_op"] = server_cpu / operations * 1e6
         foreign = self._foreign_cpu()
         if foreign is not None:
             result["foreign_cpu"] = foreign

@@ -58,7 +58,7 @@ def results_of(**rates: list[float]) -> peers.Results:
     results = peers.Results()
     for library, values in rates.items():
         for value in values:
-            results.add(WORKLOADS["unary_100"], LIBRARIES[library], {"rate": value})
+            results.add(WORKLOADS["unary_100"], LIBRARIES[library], {"ops_per_second": value})
     return results
 
 
@@ -107,7 +107,7 @@ def test_the_meter_reports_percentiles_of_what_came_after_the_warm_up() -> None:
     meter.count += 100
     meter.end()
     result = json.loads(json.dumps(meter.result()))
-    assert result["operations"] == 100
+    assert result["total_ops"] == 100
     assert result["latencies"] == 100
     assert result["p50_us"] == 51.0
     assert result["p99_us"] == 100.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import ssl
@@ -18,6 +17,8 @@ from benchmarks.__main__ import main
 from benchmarks.certificates import client_context, make_certificates, server_context
 from benchmarks.libraries import base, grpc_go
 from benchmarks.libraries.base import RICH_TOKEN, Meter, RunOptions, rich_calls
+from benchmarks.metrics import METRICS
+from benchmarks.results import read
 from benchmarks.workloads import LIBRARIES, OURS, WORKLOADS, Against, Figure, Target, Workload, plays
 
 # What the benchmark client of grpc-go writes when it ends.
@@ -50,20 +51,23 @@ def options_for(workload: Workload, **changes: Any) -> RunOptions:
 def test_a_target_may_compare_us_with_ourselves_in_another_workload(bound: float, passed: bool) -> None:
     results = results_of(
         {
-            ("unary_100", OURS): [{"rate": 100.0, "client_cpu_us_per_operation": 10.0}, {"rate": 110.0}],
-            ("unary_100_rich", OURS): [{"rate": 60.0, "client_cpu_us_per_operation": 20.0}, {"rate": 66.0}],
-            ("unary_100_rich", "grpcio_aio"): [{"rate": 1.0}],
+            ("unary_100", OURS): [{"ops_per_second": 100.0, "client_cpu_us_per_op": 10.0}, {"ops_per_second": 110.0}],
+            ("unary_100_rich", OURS): [
+                {"ops_per_second": 60.0, "client_cpu_us_per_op": 20.0},
+                {"ops_per_second": 66.0},
+            ],
+            ("unary_100_rich", "grpcio_aio"): [{"ops_per_second": 1.0}],
         }
     )
     target = Target(Figure.RATE, Against.OUR_OTHER, bound, at_least=True, other="unary_100")
     verdict = peers.judge(results, WORKLOADS["unary_100_rich"], target)
     assert verdict.passed is passed
-    assert verdict.text == f"rate at least {bound:g} x our own unary_100"
+    assert verdict.text == f"ops_per_second at least {bound:g} x our own unary_100"
     assert verdict.measured == "0.60 of unary_100; by CPU per operation 0.50"
 
 
 def test_a_target_against_another_workload_that_was_not_played_is_not_judged() -> None:
-    results = results_of({("unary_100_tls", OURS): [{"rate": 65.0}]})
+    results = results_of({("unary_100_tls", OURS): [{"ops_per_second": 65.0}]})
     (target,) = WORKLOADS["unary_100_tls"].targets
     assert peers.judge(results, WORKLOADS["unary_100_tls"], target).passed is None
 
@@ -78,9 +82,16 @@ def test_a_target_may_be_a_distance_to_the_floor(ours: float, passed: bool) -> N
 
 
 def test_a_peer_that_got_nothing_done_is_no_divisor() -> None:
-    results = results_of({("unary_100", OURS): [{"rate": 9.0}], ("unary_100", "grpcio_aio"): [{"rate": 0.0}]})
+    results = results_of(
+        {("unary_100", OURS): [{"ops_per_second": 9.0}], ("unary_100", "grpcio_aio"): [{"ops_per_second": 0.0}]}
+    )
     for target in WORKLOADS["unary_100"].targets:
         assert peers.judge(results, WORKLOADS["unary_100"], target).passed is None
+
+
+def test_the_figures_that_judge_are_known_to_whoever_compares_results() -> None:
+    for figure in Figure:
+        assert figure.value in METRICS
 
 
 def test_every_target_names_a_workload_that_there_is_and_figures_of_its_own_kind() -> None:
@@ -92,7 +103,9 @@ def test_every_target_names_a_workload_that_there_is_and_figures_of_its_own_kind
 
 def test_the_reference_from_another_world_is_shown_and_is_no_python_peer() -> None:
     workload = WORKLOADS["unary_100"]
-    results = results_of({("unary_100", OURS): [{"rate": 50.0}], ("unary_100", "grpc_go"): [{"rate": 100.0}]})
+    results = results_of(
+        {("unary_100", OURS): [{"ops_per_second": 50.0}], ("unary_100", "grpc_go"): [{"ops_per_second": 100.0}]}
+    )
     assert results.best_peer(workload, Figure.RATE, higher_is_better=True) is None
     options = peers.Options((workload,), (LIBRARIES["grpc_go"],), 1, 1.0, 1.0, 1, 1.0, None, "default", 0, Path())
     (row,) = (line for line in peers.table(results, options).splitlines() if line.startswith("  grpc_go"))
@@ -156,10 +169,10 @@ def test_a_rate_that_was_counted_elsewhere_gives_operations_and_cpu_per_operatio
     meter.end()
     meter.rate = 200.0
     run = meter.result()
-    assert run["rate"] == pytest.approx(200.0)
+    assert run["ops_per_second"] == pytest.approx(200.0)
     assert run["megabytes_per_second"] == pytest.approx(200 * 1.048576)
-    assert run["operations"] == round(200 * run["seconds"])
-    assert run["client_cpu_us_per_operation"] == pytest.approx(run["client_cpu"] / 200 * 1e6)
+    assert run["total_ops"] == round(200 * run["seconds"])
+    assert run["client_cpu_us_per_op"] == pytest.approx(run["client_cpu"] / 200 * 1e6)
 
 
 def test_without_its_programs_grpc_go_is_skipped_with_the_way_to_make_them(
@@ -260,13 +273,11 @@ def test_a_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.Captu
     output = capsys.readouterr()
     assert "[  1/3] round 1/1" in output.err
     assert "(floor: the same bytes over bare TCP)" in output.out
-    results = json.loads(path.read_text(encoding="utf-8"))
-    assert {name: set(runs) for name, runs in results["runs"].items()} == {
-        "unary_1": {"trio_grpc", "floor"},
-        "unary_100_tls": {"trio_grpc"},
-    }
-    assert results["runs"]["unary_1"]["floor"][0]["operations"] > 0
+    results = read(path)
+    assert set(results["cases"]) == {"unary_1 trio_grpc", "unary_1 floor", "unary_100_tls trio_grpc"}
+    assert results["cases"]["unary_1 floor"][0]["total_ops"] > 0
+    assert results["versions"]["trio_grpc"] == results["versions"]["floor"]
     assert math.isfinite(results["medians"]["unary_1"]["floor"]["median"])
     targets = {target["target"]: target["passed"] for target in results["targets"]}
     assert targets["p50_us at most 1.9 x floor"] in (True, False)
-    assert targets["rate at least 0.65 x our own unary_100"] is None
+    assert targets["ops_per_second at least 0.65 x our own unary_100"] is None
