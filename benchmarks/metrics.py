@@ -40,6 +40,7 @@ METRICS: dict[str, Metric] = {
         Metric("average_us", "Avg-Lat", "µs", False),
         Metric("client_cpu_us_per_op", "Client CPU/op", "µs", False),
         Metric("server_cpu_us_per_op", "Server CPU/op", "µs", False),
+        Metric("cpu_us_per_op", "CPU/op", "µs", False),
         Metric("ns_per_op", "Time/op", "ns", False),
         Metric("megabytes_per_second", "MB/s", "MB/s", True),
         Metric("kib_each", "RSS/each", "KiB", False),
