@@ -62,7 +62,12 @@ def _run(*command: str | Path, cwd: Path = ROOT) -> int:
     return code
 
 
-def go_versions() -> dict[str, str]:
-    """Returns the version of grpc-go that `setup` builds."""
-    found = re.search(r"google\.golang\.org/grpc (v\S+)", (GO / "go.mod").read_text())
-    return {"grpc-go": found.group(1)} if found else {}
+def go_versions(program: Path = GO_PROGRAMS / "client") -> dict[str, str]:
+    """Returns the versions that Go wrote into a program as it built it; empty if there are none."""
+    built = program.read_bytes()
+    found = {
+        # After the marker: two bytes of flags, and sixteen that were addresses once; then the length of the version.
+        "go": re.search(rb"\xff Go buildinf:.{18}.go(\d[\w.]*)", built, re.DOTALL),
+        "grpc-go": re.search(rb"mod\tgoogle\.golang\.org/grpc\tv(\S+)\t", built),
+    }
+    return {name: match.group(1).decode() for name, match in found.items() if match}

@@ -82,7 +82,7 @@ class Workload:
         only: Libraries that play it; empty means all that can.
         once: Whether one round is enough, because the run repeats itself inside.
         by_default: Whether it runs when no `--workloads` is given.
-        rich: Whether each call carries what calls of a real service do: a deadline, a trace, a bearer token.
+        rich: Whether each unary call carries what calls of a real service do: a deadline, a trace, a bearer token.
         tls: Whether the connection is encrypted.
     """
 

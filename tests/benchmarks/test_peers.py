@@ -198,9 +198,15 @@ def test_setup_does_without_go(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert all(command[0] != "go" for command in commands)
 
 
-def test_the_version_of_grpc_go_is_the_one_that_is_built() -> None:
-    version = setup.go_versions()["grpc-go"]
-    assert f"google.golang.org/grpc {version} h1:" in (setup.GO / "go.sum").read_text(encoding="utf-8")
+def test_the_versions_of_grpc_go_are_those_that_its_program_was_built_of(tmp_path: Path) -> None:
+    program = tmp_path / "client"
+    built_of = (
+        b"path\tx\nmod\tgoogle.golang.org/grpc\tv1.85.0\th1:sum=\ndep\tgoogle.golang.org/other\tv0.1.0\th1:sum=\n"
+    )
+    program.write_bytes(b"\x7fELF go1.1 \xff Go buildinf:\x08\x02" + bytes(16) + b"\x08go1.26.8\xff\x02" + built_of)
+    assert setup.go_versions(program) == {"go": "1.26.8", "grpc-go": "1.85.0"}
+    program.write_bytes(b"no program of Go")
+    assert setup.go_versions(program) == {}
 
 
 # -- rich calls, and TLS
