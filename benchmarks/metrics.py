@@ -32,6 +32,7 @@ METRICS: dict[str, Metric] = {
         Metric("bytes_per_op", "Bytes/op", "B", False),
         Metric("allocs_per_op", "Allocs/op", "", False),
         Metric("copies_per_message", "Copies/message", "", False),
+        Metric("send_copies_per_message", "SendCopies/message", "", False),
         Metric("request_throughput", "ReqT/op", "B/s", True),
         Metric("response_throughput", "RespT/op", "B/s", True),
         Metric("p50_us", "50th-Lat", "µs", False),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.machine import pin
+from benchmarks.variants import VARIANTS
 from benchmarks.workloads import MEBIBYTE, WORKLOADS, Shape, Workload
 
 # A starved call can take seconds, or for ever.  A median wants at least this many samples, and a run must end.
@@ -46,6 +47,7 @@ class RunOptions:
         server_pid: The server's process, for its CPU time and memory; None leaves them out.
         loop: The event loop, for libraries that have a choice.
         certificates: The folder of `benchmarks.certificates`; None if the workload is not encrypted.
+        variant: The one of `benchmarks.variants` to be, for trio_grpc; None for the product.
     """
 
     workload: Workload
@@ -58,6 +60,7 @@ class RunOptions:
     server_pid: int | None
     loop: str
     certificates: Path | None = None
+    variant: str | None = None
 
     @property
     def target(self) -> str:
@@ -74,12 +77,14 @@ class ServeOptions:
         workload: The workload that will be played, for servers that must be sized for it.
         loop: The event loop, for libraries that have a choice.
         certificates: The folder of `benchmarks.certificates`; None if the workload is not encrypted.
+        variant: The one of `benchmarks.variants` to be, for trio_grpc; None for the product.
     """
 
     port: int
     workload: Workload
     loop: str
     certificates: Path | None = None
+    variant: str | None = None
 
 
 def cpu_seconds(pid: int) -> float:
@@ -498,6 +503,7 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
         command.add_argument("--core", type=int, help="pin this process to one core")
         command.add_argument("--loop", default="asyncio", choices=["asyncio", "uvloop", "trio"])
         command.add_argument("--certificates", type=Path, metavar="FOLDER", help="of workloads over TLS")
+        command.add_argument("--variant", choices=sorted(VARIANTS), help="of trio_grpc")
     arguments = parser.parse_args()
     # Before the library starts any thread: threads inherit the affinity.
     pin(arguments.core)
@@ -510,7 +516,7 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
         parser.error(f"argument --certificates: {workload.name} needs it")
     if arguments.command == "server":
         try:
-            serve(ServeOptions(arguments.port, workload, arguments.loop, arguments.certificates))
+            serve(ServeOptions(arguments.port, workload, arguments.loop, arguments.certificates, arguments.variant))
         except KeyboardInterrupt:
             pass
         return
@@ -530,6 +536,7 @@ def main(serve: Callable[[ServeOptions], None], run: Callable[[Meter], None]) ->
                 server_pid=arguments.server_pid,
                 loop=arguments.loop,
                 certificates=arguments.certificates,
+                variant=arguments.variant,
             )
         )
     )

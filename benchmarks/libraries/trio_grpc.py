@@ -16,6 +16,7 @@ from benchmarks.certificates import client_context, server_context
 from benchmarks.libraries.base import Meter, ServeOptions, TrioRuntime, announce, main, play, report, rss_mib
 from benchmarks.protos import bench_pb2
 from benchmarks.protos.bench_trio_grpc import BenchServicer, BenchStub
+from benchmarks.variants import apply
 from benchmarks.workloads import MEBIBYTE, Shape
 
 SLOW_READER_BYTES = 1024 * MEBIBYTE
@@ -134,6 +135,7 @@ def serve(options: ServeOptions) -> None:
             server = await nursery.start(start, [Bench()], f"127.0.0.1:{options.port}")
             announce(int(server.addresses[0].rpartition(":")[2]))
 
+    apply(options.variant)
     trio.run(serve_async)
 
 
@@ -151,6 +153,7 @@ def run(meter: Meter) -> None:
                 await play(client, TrioRuntime(), meter)
             report(meter)
 
+    apply(meter.options.variant)
     trio.run(run_async)
 
 

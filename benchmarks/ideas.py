@@ -1,0 +1,208 @@
+"""What each idea gains: the product against itself without the idea, on the workloads where that should matter.
+
+Product and variant play by turns, in processes of their own, so that the machine's moods meet both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from typing import Any
+
+from benchmarks import results
+from benchmarks.arguments import cores, default_cores, json_path, names, positive
+from benchmarks.machine import RESULTS
+from benchmarks.peers import Options, RunFailedError, format_figure, run_once
+from benchmarks.statistics import Change, change, median
+from benchmarks.variants import VARIANTS, Variant
+from benchmarks.workloads import LIBRARIES, OURS, WORKLOADS, Library, Workload
+
+HELP = "what each idea of the product gains: the product against variants of it without the idea"
+
+EPILOG = "ideas, by the name of the variant that goes without:\n" + "\n".join(
+    f"  {variant.name:24} {variant.idea}\n  {'':24} (variant: {variant.title})" for variant in VARIANTS.values()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """One idea on one workload.
+
+    Attributes:
+        variant: The product without the idea.
+        workload: What is played.
+    """
+
+    variant: Variant
+    workload: Workload
+
+    @property
+    def case(self) -> str:
+        """Its name in the results; the product's own rounds are kept under another."""
+        return f"{self.workload.name} {self.variant.name}"
+
+
+def as_library(variant: Variant) -> Library:
+    """Returns the library that runs a variant."""
+    ours = LIBRARIES[OURS]
+    return dataclasses.replace(ours, name=variant.name, arguments=(*ours.arguments, "--variant", variant.name))
+
+
+def pairs(variants: tuple[Variant, ...], workloads: tuple[Workload, ...] | None) -> list[Pair]:
+    """Returns what is to be measured: each variant on its own workloads, or on those that were named."""
+    return [
+        Pair(variant, workload)
+        for variant in variants
+        for workload in workloads or tuple(WORKLOADS[name] for name in variant.workloads)
+    ]
+
+
+def measure(todo: list[Pair], options: Options) -> dict[str, list[dict[str, Any]]]:
+    """Plays all pairs in each round, telling on stderr how far it is.
+
+    Raises:
+        RunFailedError: A run gave no figures.
+    """
+    figures: dict[str, list[dict[str, Any]]] = {}
+    for round_number in range(options.rounds):
+        for index, pair in enumerate(todo, 1):
+            print(
+                f"[round {round_number + 1}/{options.rounds} {index:2}/{len(todo)}] {pair.case:42} ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+            both = [(f"{pair.case}: product", LIBRARIES[OURS]), (f"{pair.case}: variant", as_library(pair.variant))]
+            # Who goes first alternates.
+            for name, library in both if round_number % 2 == 0 else both[::-1]:
+                figures.setdefault(name, []).append(run_once(library, pair.workload, options))
+            key = pair.workload.figure.value
+            product, variant = (format_figure(figures[name][-1][key]) for name, _ in both)
+            unit = pair.workload.unit
+            print(f"product {product:>9}, variant {variant:>9} {unit}", file=sys.stderr, flush=True)
+    return figures
+
+
+def gain(product: list[float], variant: list[float], higher_is_better: bool) -> Change:
+    """Returns how much better the product is than a variant, as a fraction, with the noise of the rounds.
+
+    The rounds are taken in pairs, because both of a pair met the same machine: it is the ratios whose mean is judged.
+
+    Args:
+        product: The product's figure, by round.
+        variant: The variant's figure, by round.
+        higher_is_better: The direction of the figure.
+    """
+    pairs = zip(product, variant, strict=True)
+    ratios = [ours / theirs if higher_is_better else theirs / ours for ours, theirs in pairs]
+    seen = change([1.0] * len(ratios), ratios)
+    return dataclasses.replace(seen, value=median(ratios) - 1)
+
+
+def in_words(seen: Change) -> str:
+    """Says what a gain means."""
+    amount = f"{abs(seen.value):.1%}"
+    if seen.beyond_noise is None:
+        return f"{amount} {'faster' if seen.value >= 0 else 'slower'} in the one round there was: noise unknown"
+    assert seen.low is not None
+    assert seen.high is not None
+    interval = f"{seen.low:+.1%} to {seen.high:+.1%}"
+    if not seen.beyond_noise:
+        return f"within the noise ({seen.value:+.1%}; {interval})"
+    return f"{amount} {'faster' if seen.value >= 0 else 'slower'} ({interval})"
+
+
+def table(todo: list[Pair], figures: dict[str, list[dict[str, Any]]]) -> str:
+    """Writes the report: one block per idea."""
+    lines: list[str] = []
+    variant: Variant | None = None
+    for pair in todo:
+        if pair.variant is not variant:
+            variant = pair.variant
+            lines += ["", f"{variant.idea}", f"  against {variant.name}: {variant.title}"]
+        key = pair.workload.figure.value
+        product, other = ([run[key] for run in figures[f"{pair.case}: {which}"]] for which in ("product", "variant"))
+        seen = gain(product, other, pair.workload.higher_is_better)
+        medians = f"{format_figure(median(product)):>10} against {format_figure(median(other)):>10}"
+        lines.append(f"  {pair.workload.name:20} {medians} {pair.workload.unit:14} product is {in_words(seen)}")
+    return "\n".join([*lines[1:], "", "in brackets: where the true mean lies with 95 % confidence, by the rounds"])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of `ideas`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--variants",
+        type=names(VARIANTS, "variant"),
+        default=tuple(VARIANTS.values()),
+        metavar="A,B",
+        help="what to do without (default: each of the variants below)",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=names(WORKLOADS, "workload"),
+        metavar="X,Y",
+        help="play these (default: for each variant those where its idea should matter)",
+    )
+    parser.add_argument("--rounds", type=positive(int), default=6, help="rounds of everything (default: 6)")
+    parser.add_argument(
+        "--duration", type=positive(float), default=2.0, metavar="SECONDS", help="of each measurement (default: 2)"
+    )
+    parser.add_argument(
+        "--warmup", type=positive(float), default=0.5, metavar="SECONDS", help="before each measurement (default: 0.5)"
+    )
+    parser.add_argument(
+        "--cores",
+        type=cores,
+        default=default_cores(),
+        metavar="SERVER,CLIENT",
+        help="cores to pin the two processes to, or `none` (default: the first two)",
+    )
+    parser.add_argument(
+        "--json",
+        type=json_path,
+        default=RESULTS / "ideas.json",
+        metavar="FILE",
+        help="where the results go (default: benchmarks/results/ideas.json)",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Measures, prints the table, writes the JSON."""
+    todo = pairs(arguments.variants, arguments.workloads)
+    options = run_options(arguments, tuple(dict.fromkeys(pair.workload for pair in todo)))
+    try:
+        figures = measure(todo, options)
+    except RunFailedError as error:
+        print(f"\nideas: {error}", file=sys.stderr)
+        return 1
+    print(table(todo, figures))
+    asked_for = {
+        "variants": [variant.name for variant in arguments.variants],
+        "workloads": [workload.name for workload in options.workloads],
+        "rounds": options.rounds,
+        "duration": options.duration,
+        "warmup": options.warmup,
+        "cores": options.cores,
+    }
+    results.write(arguments.json, results.record("ideas", asked_for, figures))
+    return 0
+
+
+def run_options(arguments: argparse.Namespace, workloads: tuple[Workload, ...]) -> Options:
+    """Returns what `peers.run_once` wants to know."""
+    return Options(
+        workloads=workloads,
+        libraries=(),
+        rounds=arguments.rounds,
+        duration=arguments.duration,
+        warmup=arguments.warmup,
+        calls=100_000,
+        pause=3.0,
+        cores=arguments.cores,
+        malloc="default",
+        retries=0,
+        json_path=arguments.json,
+    )
