@@ -62,7 +62,7 @@ class Row:
         """What became of it, in a few words."""
         beyond_noise = self.change.beyond_noise
         if beyond_noise is None:
-            return "same" if not self.change.value else "one round: noise unknown"
+            return "same" if not self.change.value else "noise unknown"
         if not beyond_noise:
             return "within the noise" if self.change.value else "same"
         if self.metric.higher_is_better is None:

@@ -1,0 +1,73 @@
+"""trio_grpc of one git revision on both ends, for `python -m benchmarks paired`.
+
+It plays as `benchmarks.libraries.trio_grpc` does, and differs in three things.  Its first line says which package it
+really imported, for the parent process to check.  A client then waits for a line on its standard input, so that two
+clients begin at the same moment.  And every call and round trip is timed, not only those made one at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+
+import trio_grpc
+from benchmarks.libraries.base import Meter, TrioRuntime, main, play, report
+from benchmarks.libraries.trio_grpc import Client, serve
+from benchmarks.protos import bench_pb2
+from benchmarks.protos.bench_trio_grpc import BenchStub
+
+GO = "go\n"
+
+
+class TimedClient:
+    """Notes how long each call and each round trip takes."""
+
+    def __init__(self, stub: BenchStub, meter: Meter) -> None:
+        self._stub = stub
+        self._latencies = meter.latencies
+        self.consume = Client(stub).consume
+        # Calls made one at a time are timed by the loop that makes them.
+        one_at_a_time = meter.options.workload.concurrency == 1
+        self.unary: Callable[[bench_pb2.Message], Awaitable[bench_pb2.Message]] = (
+            stub.Unary if one_at_a_time else self._timed_unary
+        )
+
+    async def _timed_unary(self, request: bench_pb2.Message) -> bench_pb2.Message:
+        started = time.perf_counter_ns()
+        reply = await self._stub.Unary(request)
+        self._latencies.append(time.perf_counter_ns() - started)
+        return reply
+
+    async def ping_pong(self, request: bench_pb2.Message, meter: Meter) -> None:
+        """One stream."""
+        clock = time.perf_counter_ns
+        latencies = self._latencies
+        async with self._stub.Bidi() as call:
+            while True:
+                started = clock()
+                await call.send(request)
+                await call.receive()
+                latencies.append(clock() - started)
+                meter.count += 1
+
+
+def run(meter: Meter) -> None:
+    """Plays one workload when told to."""
+
+    async def run_async() -> None:
+        async with trio_grpc.open_channel(meter.options.target) as channel:
+            await play(TimedClient(BenchStub(channel), meter), TrioRuntime(), meter)
+            report(meter)
+
+    if sys.stdin.readline() != GO:
+        raise SystemExit("the parent process ended before it said go")
+    trio.run(run_async)
+
+
+if __name__ == "__main__":
+    print(Path(trio_grpc.__file__).resolve(), flush=True)
+    main(serve, run)
