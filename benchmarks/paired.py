@@ -36,6 +36,7 @@ import trio
 
 from benchmarks import results
 from benchmarks.arguments import cores, default_cores, json_path, names, positive
+from benchmarks.certificates import make_certificates
 from benchmarks.compare import Row, add_confidence, figure, percent, table
 from benchmarks.machine import RESULTS, ROOT
 from benchmarks.metrics import METRICS
@@ -50,16 +51,8 @@ REPOSITORY = ROOT
 PACKAGE = "trio_grpc"
 WORKING_TREE = ("WORKTREE", ".")
 SIDES = ("A", "B")
-#: Keys of a run by the key of its figure.  The first four are shown, the others only go to disk.
-FIGURES = {
-    "ops_per_second": "rate",
-    "p50_us": "p50_us",
-    "average_us": "average_us",
-    "p99_us": "p99_us",
-    "client_cpu_us_per_op": "client_cpu_us_per_operation",
-    "server_cpu_us_per_op": "server_cpu_us_per_operation",
-}
-SHOWN = tuple(FIGURES)[:4]
+#: What is taken of a run.  CPU time says something on a busy machine too.
+FIGURES = ("ops_per_second", "p50_us", "average_us", "p99_us", "client_cpu_us_per_op", "server_cpu_us_per_op")
 #: A workload that plays only once repeats itself inside, and is about memory.
 PAIRED_WORKLOADS = {
     name: workload for name, workload in WORKLOADS.items() if plays(LIBRARIES[OURS], workload) and not workload.once
@@ -193,8 +186,9 @@ class _End:
                 if not data:
                     await self.process.wait()
                     self._errors.seek(0)
-                    tail = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-                    said = tail[0] if tail else "it printed nothing"
+                    # The last line of a traceback; groups draw a frame to the left of it.
+                    lines = [text.strip(" |+-") for text in self._errors.read().decode(errors="replace").splitlines()]
+                    said = next((text for text in reversed(lines) if text), "it printed nothing")
                     raise RunFailedError(f"{self.name} ended with code {self.process.returncode}: {said}")
                 self._unread += data
             line, _, self._unread = self._unread.partition(b"\n")
@@ -244,12 +238,13 @@ async def _open_end(side: str, end: str, folder: Path, arguments: list[str]) -> 
 
 
 async def play_pair(
-    folders: tuple[Path, Path], workload: Workload, cores: tuple[int, int], options: Options
+    folders: tuple[Path, Path], certificates: Path, workload: Workload, cores: tuple[int, int], options: Options
 ) -> list[dict[str, Any]]:
     """Plays one workload with both revisions at the same time.
 
     Args:
         folders: Where the packages of A and B are.
+        certificates: Where those are that workloads over TLS need.
         workload: The workload.
         cores: The cores of A and B.
         options: What was asked for.
@@ -266,6 +261,8 @@ async def play_pair(
             started = []
             for side, folder, core, more in zip(SIDES, folders, cores, arguments, strict=True):
                 command = ["--workload", workload.name, "--core", str(core), *more]
+                if workload.tls:
+                    command += ["--certificates", str(certificates)]
                 started.append(await stack.enter_async_context(_open_end(side, end, folder, command)))
             for process, folder in zip(started, folders, strict=True):
                 imported = await process.line(SERVER_START_TIMEOUT)
@@ -297,10 +294,9 @@ def figures(run: dict[str, Any], name: str) -> dict[str, float]:
     Raises:
         RunFailedError: It finished nothing.
     """
-    found = {key: run[old] for key, old in FIGURES.items() if old in run}
-    if not run["operations"]:
+    if not run["total_ops"]:
         raise RunFailedError(f"{name} finished no operation in {run['seconds']:.2f} s")
-    return found
+    return {key: run[key] for key in FIGURES if key in run}
 
 
 def foreign_cpu(run: dict[str, Any]) -> float:
@@ -318,6 +314,7 @@ async def measure(options: Options) -> Sitting:
         folders = (Path(name) / SIDES[0], Path(name) / SIDES[1])
         for side, folder in zip(options.revisions, folders, strict=True):
             await trio.to_thread.run_sync(check_out, side, folder)
+        certificates = await trio.to_thread.run_sync(make_certificates, Path(name))
         plan = list(itertools.product(range(options.rounds), options.workloads))
         for index, (number, workload) in enumerate(plan, 1):
             if workload.name in sitting.failures:
@@ -326,7 +323,7 @@ async def measure(options: Options) -> Sitting:
             head = f"[{index:3}/{len(plan)}] round {number + 1}/{options.rounds} {workload.name:18} "
             print(head, end="", file=sys.stderr, flush=True)
             try:
-                runs = await play_pair(folders, workload, cores, options)
+                runs = await play_pair(folders, certificates, workload, cores, options)
                 pair = figures(runs[0], SIDES[0]), figures(runs[1], SIDES[1])
             except RunFailedError as error:
                 # A round that is missing would leave the cores unevenly swapped.
@@ -367,11 +364,12 @@ async def measure_unless_told_to_end(options: Options) -> Sitting | None:
 def rows(pairs: list[tuple[dict[str, float], dict[str, float]]], confidence: float) -> list[Row]:
     """Sums the rounds of one workload up, figure by figure."""
     summed = []
-    for key in SHOWN:
-        sides = [tuple(pair[side][key] for pair in pairs if key in pair[side]) for side in (0, 1)]
-        if sides[0]:
-            ratios = [b / a for a, b in zip(*sides, strict=True)]
-            summed.append(Row(METRICS[key], sides[0], sides[1], paired_change(ratios, confidence)))
+    for key in FIGURES:
+        before, after = (tuple(pair[side].get(key, 0.0) for pair in pairs) for side in (0, 1))
+        # Not every workload has every figure, and a very short run may have used no tick of CPU time.
+        if all(before) and all(after):
+            ratios = [b / a for a, b in zip(before, after, strict=True)]
+            summed.append(Row(METRICS[key], before, after, paired_change(ratios, confidence)))
     return summed
 
 
@@ -386,11 +384,11 @@ def report(sitting: Sitting, options: Options) -> Iterator[str]:
             yield f"  failed: {sitting.failures[workload.name]}"
             continue
         summed = rows(sitting.pairs[workload.name], options.confidence)
-        yield "  B against A  A on core" + "".join(f"{row.metric.title:>12}" for row in summed)
+        yield "  B against A  A on core" + "".join(f"{row.metric.title:>15}" for row in summed)
         for number in range(options.rounds):
             changes = (percent(row.after[number] / row.before[number] - 1) for row in summed)
             core = options.cores[number % 2]
-            yield f"  round {number + 1:<5}  {core:>9}" + "".join(f"{change:>12}" for change in changes)
+            yield f"  round {number + 1:<5}  {core:>9}" + "".join(f"{change:>15}" for change in changes)
         yield from (f"  {line}" for line in table(summed, options.confidence, SIDES))
     yield ""
     yield "A and B are means of the rounds; the percentage is the (geometric) mean of B / A in each round."

@@ -11,10 +11,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import trio
 
 import trio_grpc
+from benchmarks.certificates import client_context
 from benchmarks.libraries.base import Meter, TrioRuntime, main, play, report
 from benchmarks.libraries.trio_grpc import Client, serve
 from benchmarks.protos import bench_pb2
@@ -32,13 +34,11 @@ class TimedClient:
         self.consume = Client(stub).consume
         # Calls made one at a time are timed by the loop that makes them.
         one_at_a_time = meter.options.workload.concurrency == 1
-        self.unary: Callable[[bench_pb2.Message], Awaitable[bench_pb2.Message]] = (
-            stub.Unary if one_at_a_time else self._timed_unary
-        )
+        self.unary: Callable[..., Awaitable[bench_pb2.Message]] = stub.Unary if one_at_a_time else self._timed_unary
 
-    async def _timed_unary(self, request: bench_pb2.Message) -> bench_pb2.Message:
+    async def _timed_unary(self, request: bench_pb2.Message, **options: Any) -> bench_pb2.Message:
         started = time.perf_counter_ns()
-        reply = await self._stub.Unary(request)
+        reply = await self._stub.Unary(request, **options)
         self._latencies.append(time.perf_counter_ns() - started)
         return reply
 
@@ -59,7 +59,9 @@ def run(meter: Meter) -> None:
     """Plays one workload when told to."""
 
     async def run_async() -> None:
-        async with trio_grpc.open_channel(meter.options.target) as channel:
+        certificates = meter.options.certificates
+        tls = client_context(certificates) if certificates else None
+        async with trio_grpc.open_channel(meter.options.target, ssl_context=tls) as channel:
             await play(TimedClient(BenchStub(channel), meter), TrioRuntime(), meter)
             report(meter)
 

@@ -111,6 +111,13 @@ def test_the_report_tells_every_round_and_the_sums() -> None:
     assert not any("DISTURBED" in line or "other programs" in line for line in lines)
 
 
+def test_a_figure_that_some_round_has_not_got_is_left_out() -> None:
+    rounds = [pair(100.0, 110.0), pair(100.0, 110.0)]
+    assert [row.metric.key for row in paired.rows(rounds, 0.95)] == ["ops_per_second", "p50_us"]
+    rounds[1][0]["p50_us"] = 0.0
+    assert [row.metric.key for row in paired.rows(rounds, 0.95)] == ["ops_per_second"]
+
+
 def test_two_rounds_and_disturbances_are_told_of() -> None:
     sitting = Sitting({"unary_1": [pair(100.0, 200.0), pair(100.0, 200.0)]}, {"unary_1": [0.01, 0.3]})
     lines = words(paired.report(sitting, options(2, "unary_1")))
@@ -156,7 +163,7 @@ def test_only_what_neither_end_used_was_taken_by_other_programs() -> None:
 
 def test_a_run_that_finished_nothing_has_no_figures() -> None:
     with pytest.raises(RunFailedError, match=r"A finished no operation in 1\.00 s"):
-        paired.figures({"operations": 0, "seconds": 1.0, "rate": 0.0}, "A")
+        paired.figures({"total_ops": 0, "seconds": 1.0}, "A")
 
 
 @needs_git
@@ -281,7 +288,7 @@ def test_a_package_from_elsewhere_is_noticed(tmp_path: Path) -> None:
     cores = default_cores()
     assert cores is not None
     with pytest.raises(RunFailedError, match=r"A's server imported .* instead of .*A/trio_grpc/__init__\.py"):
-        trio.run(paired.play_pair, folders, WORKLOADS["unary_1"], cores, options(2, "unary_1"))
+        trio.run(paired.play_pair, folders, tmp_path, WORKLOADS["unary_1"], cores, options(2, "unary_1"))
 
 
 @needs_git
