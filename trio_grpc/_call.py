@@ -231,7 +231,11 @@ class Call(Generic[RequestT, ResponseT]):
             stream.end_stream = True
         stream.single_reply = not self._factory.method.cardinality.server_streaming
         self._stream = stream
-        stream.announce()
+        if stream.end_stream:
+            stream.announce_alone()
+        else:
+            # A request mostly follows, and leaves with it.
+            stream.announce()
         return stream
 
     async def __aexit__(

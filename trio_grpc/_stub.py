@@ -148,8 +148,12 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             stream = connection.open_stream(head, literals)
             stream.queue_message(data, compressed)
             stream.end_stream = True
-            stream.announce()
             stream.single_reply = True
+            if deadline == inf or deadline > trio.current_time():
+                stream.announce_alone()
+            else:
+                # Cancelled already, and told so where it waits: nothing of this call shall leave.
+                stream.announce()
             await stream.wait_outcome(cancels=True)
             outcome = stream.outcome
             assert outcome is not None

@@ -82,6 +82,27 @@ async def test_a_read_is_no_longer_than_asked_for(pair: Pair) -> None:
     assert await near.receive(600) == b"x" * 400
 
 
+async def test_a_socket_takes_what_it_can_without_waiting() -> None:
+    near, far = make_pair("socket")
+    assert near.send_nowait(b"abc") == 3
+    assert await far.receive_some(READ_SIZE) == b"abc"  # type: ignore[attr-defined]
+    large = bytes(2**24)
+    sent = near.send_nowait(large)
+    assert 0 < sent < len(large)
+    assert near.send_nowait(large) == 0
+    await near.aclose()
+    # Broken, or closed: that is for `send` to say.
+    assert near.send_nowait(b"x") == 0
+    await trio.aclose_forcefully(far)
+
+
+async def test_other_streams_take_nothing_without_waiting() -> None:
+    near, far = make_pair("memory")
+    assert near.send_nowait(b"abc") == 0
+    await near.aclose()
+    await trio.aclose_forcefully(far)
+
+
 async def test_a_read_of_exactly_what_there_was_waits_for_more(pair: Pair) -> None:
     near, far = pair
     await far.send_all(b"x" * 100)

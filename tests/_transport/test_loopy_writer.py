@@ -141,6 +141,139 @@ def ping(number: int) -> RawFrame:
     return RawFrame(frames.frame(frames.PING, frames.ACK, 0, b"%08d" % number), is_response=True)
 
 
+# -- an idle writer
+
+
+def write_alone(bench: Bench, stream: OutgoingStream) -> None:
+    assert bench.buffer.write_alone is not None, "the writer is not idle"
+    bench.buffer.write_alone(stream)
+
+
+def reply(bench: Bench, stream_id: int, data: bytes) -> OutgoingStream:
+    stream = bench.server_stream(stream_id)
+    stream.head = HEAD
+    stream.chunks.append(data)
+    stream.pending_bytes = len(data)
+    stream.tail = TAIL
+    stream.end_stream = True
+    return stream
+
+
+async def test_what_an_idle_writer_is_given_is_out_at_once(bench: Bench) -> None:
+    await bench.settle()
+    bench.byte_stream.room = 1000
+    stream = reply(bench, 1, b"data")
+    write_alone(bench, stream)
+    # No other task has run.
+    assert names(bench.new_frames()) == ["Headers", "Data", "Headers"]
+    assert stream.local_closed
+    assert bench.buffer.write_alone is not None
+    assert bench.buffer.pending_frames == 0
+    assert await bench.settle() == []
+
+
+@pytest.mark.parametrize("room", [0, 1, 9, 10, 40])
+async def test_what_the_socket_does_not_take_at_once_is_written_next(bench: Bench, room: int) -> None:
+    await bench.settle()
+    bench.byte_stream.room = room
+    write_alone(bench, reply(bench, 1, bytes(100)))
+    # Others come now, behind it, by way of the writer.
+    assert bench.buffer.write_alone is None
+    bench.buffer.put(ping(1))
+    finish(bench.server_stream(3))
+    assert names(await bench.settle()) == ["Headers", "Data", "Headers", "Ping", "Headers"]
+
+
+async def test_a_writer_that_has_been_woken_is_not_idle(bench: Bench) -> None:
+    await bench.settle()
+    bench.buffer.put(ping(1))
+    assert bench.buffer.write_alone is None
+    await bench.settle()
+    assert bench.buffer.write_alone is not None
+
+
+async def test_a_writer_in_the_midst_of_a_write_is_not_idle(bench: Bench) -> None:
+    bench.byte_stream.hold()
+    bench.buffer.put(ping(1))
+    await bench.settle()
+    assert bench.buffer.write_alone is None
+    bench.byte_stream.release()
+    await bench.settle()
+    assert bench.buffer.write_alone is not None
+
+
+async def test_a_writer_that_has_not_begun_is_not_idle() -> None:
+    # Otherwise a first call would overtake the SETTINGS that are queued.
+    bench = Bench()
+    bench.buffer.put(ping(1))
+    async with running(bench):
+        while not bench.byte_stream.writes:
+            assert bench.buffer.write_alone is None
+            await trio.lowlevel.checkpoint()
+        await bench.settle()
+        assert bench.buffer.write_alone is not None
+
+
+async def test_a_buffer_that_is_closed_has_no_idle_writer() -> None:
+    bench = Bench()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_until_closed, bench)
+        await bench.settle()
+        assert bench.buffer.write_alone is not None
+        bench.buffer.close()
+        assert bench.buffer.write_alone is None
+
+
+async def run_until_closed(bench: Bench) -> None:
+    with pytest.raises(trio.EndOfChannel):
+        await bench.writer.run()
+
+
+async def test_a_writer_that_was_cancelled_is_not_idle() -> None:
+    bench = Bench()
+    async with running(bench):
+        await bench.settle()
+        assert bench.buffer.write_alone is not None
+    assert bench.buffer.write_alone is None
+
+
+async def test_windows_hold_for_what_an_idle_writer_is_given(bench: Bench) -> None:
+    bench.windows.connection = 0
+    await bench.settle()
+    bench.byte_stream.room = 10_000
+    stream = reply(bench, 1, b"data")
+    write_alone(bench, stream)
+    assert names(await bench.settle()) == ["Headers"]
+    assert bench.windows.starved
+    bench.credit(3)
+    assert data_sizes(await bench.settle()) == [(1, 3)]
+    bench.credit(1)
+    assert names(await bench.settle()) == ["Data", "Headers"]
+
+
+async def test_more_than_one_turn_is_left_to_the_round(bench: Bench) -> None:
+    await bench.settle()
+    bench.byte_stream.room = 10**6
+    write_alone(bench, reply(bench, 1, bytes(40_000)))
+    assert data_sizes(bench.new_frames()) == [(1, TURN)]
+    queue(bench.server_stream(3), b"small", end=True)
+    found = data_sizes(await bench.settle())
+    assert (3, 5) in found[:2]
+    assert sum(size for stream_id, size in found if stream_id == 1) == 40_000 - TURN
+
+
+async def test_a_reset_that_the_peer_caused_counts_until_it_is_out(bench: Bench) -> None:
+    await bench.settle()
+    bench.byte_stream.room = 1000
+    stream = bench.server_stream(1)
+    stream.reset_code = ErrorCode.CANCEL
+    stream.reset_is_response = True
+    bench.buffer.count_response()
+    write_alone(bench, stream)
+    assert bench.buffer.pending_responses == 0
+    assert names(bench.new_frames()) == ["RstStream"]
+
+
 # -- batches
 
 

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from trio_grpc._status import StatusCode
-from trio_grpc._transport.control_buffer import WRITE_QUOTA, ControlBuffer, ControlFrame, RawFrame
+from trio_grpc._transport.control_buffer import WRITE_QUOTA, ControlBuffer, ControlFrame, OutgoingStream, RawFrame
 from trio_grpc._transport.flow_control import IncomingWindows
 from trio_grpc._transport.frames import ErrorCode, read_uint32
 from trio_grpc._transport.header_codec import HeaderTemplate
@@ -838,3 +838,65 @@ def test_abandoning_frees_everything_and_cancels_once() -> None:
     assert stream.left_table
     assert not stream.chunks
     assert not stream.assembler.messages
+
+
+# -- writing without the writer's task
+
+
+class IdleWriter:
+    """Stands for a writer that sleeps."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.taken: list[OutgoingStream] = []
+        bench.buffer.write_alone = self.taken.append
+
+
+async def test_the_first_message_after_a_wait_goes_to_an_idle_writer_at_once() -> None:
+    bench = Bench()
+    stream = bench.server()
+    writer = IdleWriter(bench)
+    assert await stream.send_message(b"first")
+    assert writer.taken == [stream]
+    # A task that sends without waiting has more to say: that is for batches.
+    assert await stream.send_message(b"second")
+    assert await stream.send_message(b"third")
+    assert writer.taken == [stream]
+    assert bench.take() == [stream]
+    async with trio.open_nursery() as nursery:
+        received = await started(nursery, stream.receive)
+        arrive(stream, frame_message(b"request"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert received == [b"request"]
+    writer = IdleWriter(bench)
+    assert await stream.send_message(b"answer")
+    assert writer.taken == [stream]
+
+
+async def test_the_end_of_a_reply_goes_to_an_idle_writer_at_once() -> None:
+    bench = Bench()
+    stream = bench.server()
+    writer = IdleWriter(bench)
+    stream.finish(HEAD)
+    assert writer.taken == [stream]
+    assert bench.take() == []
+
+
+async def test_among_other_calls_nothing_is_written_alone() -> None:
+    bench = Bench()
+    streams = [bench.server(1), bench.server(3)]
+    writer = IdleWriter(bench)
+    for stream in streams:
+        assert await stream.send_message(b"data")
+        stream.finish(HEAD)
+    assert writer.taken == []
+    assert bench.take() == streams
+
+
+async def test_a_stream_that_is_queued_is_not_written_before_what_is_before_it() -> None:
+    bench = Bench()
+    stream = bench.server()
+    stream.announce()
+    writer = IdleWriter(bench)
+    stream.finish(HEAD)
+    assert writer.taken == []
+    assert bench.take() == [stream]

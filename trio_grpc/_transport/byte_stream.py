@@ -44,6 +44,10 @@ class ByteStream(abc.ABC):
             OSError, trio.BrokenResourceError, trio.ClosedResourceError: the stream is gone.
         """
 
+    def send_nowait(self, data: Buffer) -> int:  # noqa: ARG002 -- most streams cannot
+        """Write what goes without waiting, and say how much that was. Never raises: `send` will."""
+        return 0
+
     @abc.abstractmethod
     async def send_eof(self) -> None:
         """Tell the peer that no more bytes come, where the stream can say that.
@@ -108,6 +112,13 @@ class SocketByteStream(ByteStream):
             await self._send_one(pieces[0] if count == 1 else b"".join(pieces))
         else:
             await self._send_gathered(pieces)
+
+    def send_nowait(self, data: Buffer) -> int:
+        try:
+            return self._socket.send(data)
+        except OSError:
+            # Full, or broken.
+            return 0
 
     async def _send_one(self, data: Buffer) -> None:
         sock = self._socket

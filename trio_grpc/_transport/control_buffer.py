@@ -16,7 +16,7 @@ are too many of them. Our own WINDOW_UPDATEs do not count: grpc-go #9251 shows w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
@@ -217,9 +217,20 @@ class ControlBuffer:
     Attributes:
         closed: nothing is taken any more; what is put is orphaned.
         close_reason: why the connection ended, for those who are orphaned.
+        write_alone: takes a stream in place of `put`, and writes it at once; None unless the writer is idle: it sleeps,
+            and there is nothing that it has yet to write.
     """
 
-    __slots__ = ("_limit", "_receive_frames", "_responses", "_send_frames", "_throttled", "close_reason", "closed")
+    __slots__ = (
+        "_limit",
+        "_receive_frames",
+        "_responses",
+        "_send_frames",
+        "_throttled",
+        "close_reason",
+        "closed",
+        "write_alone",
+    )
 
     def __init__(self, throttle_limit: int = THROTTLE_LIMIT) -> None:
         send_frames, receive_frames = trio.open_memory_channel[ControlFrame](float("inf"))
@@ -230,6 +241,7 @@ class ControlBuffer:
         self._throttled: Task | None = None
         self.closed: bool = False
         self.close_reason: BaseException | None = None
+        self.write_alone: Callable[[OutgoingStream], None] | None = None
 
     @property
     def pending_responses(self) -> int:
@@ -248,6 +260,7 @@ class ControlBuffer:
             return
         if control_frame.is_response:
             self._responses += 1
+        self.write_alone = None
         self._send_frames.send_nowait(control_frame)
 
     def count_response(self) -> None:
@@ -266,9 +279,18 @@ class ControlBuffer:
         if self._responses < self._limit:
             self._wake_reader()
 
-    async def receive(self) -> ControlFrame:
-        """Wait for the next control frame (the writer only)."""
-        return await self._receive_frames.receive()
+    async def receive(self, write_alone: Callable[[OutgoingStream], None] | None = None) -> ControlFrame:
+        """Wait for the next control frame (the writer only).
+
+        Args:
+            write_alone: what may be called meanwhile, by whoever has something to write; see the attribute. The channel
+                must be empty.
+        """
+        self.write_alone = write_alone
+        try:
+            return await self._receive_frames.receive()
+        finally:
+            self.write_alone = None
 
     def receive_nowait(self) -> ControlFrame:
         """Return the next control frame or raise `trio.WouldBlock` (the writer only)."""
@@ -295,6 +317,7 @@ class ControlBuffer:
             return
         self.closed = True
         self.close_reason = reason
+        self.write_alone = None
         # The receiving end stays open until it is empty: closing it first would drop items without a word.
         while True:
             try:

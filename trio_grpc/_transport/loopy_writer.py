@@ -13,6 +13,7 @@ from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import trio
+from trio.lowlevel import enable_ki_protection
 
 from trio_grpc._transport import frames
 from trio_grpc._transport.byte_stream import ByteStream
@@ -40,6 +41,9 @@ _WRITE_SIZE = 262_144
 _FIRST_TURNS = _WRITE_SIZE // 2
 #: Buffers put together before they go to the byte stream (IOV_MAX).
 _MAX_PIECES = 1024
+
+#: Wakes the writer for what `LoopyWriter._write_alone` has left.
+_REST = WindowOpened()
 
 _PACK_HEADER = frames.FRAME_HEADER.pack
 
@@ -91,13 +95,6 @@ class LoopyWriter:
         """
         control_buffer = self._control_buffer
         while True:
-            control_frame = await control_buffer.receive()
-            if control_buffer.closed:
-                # The buffer was closed while this frame was on its way here: nobody else can orphan it.
-                control_frame.orphan()
-                raise trio.EndOfChannel
-            self._take(control_frame)
-            del control_frame  # a writer that sleeps must not keep a stream alive
             self._drain()
             while self._pieces or (self._active and self._has_credit()):
                 self._fill()
@@ -109,6 +106,37 @@ class LoopyWriter:
                 self._drain()
             if self._leaving:
                 return
+            control_frame = await control_buffer.receive(self._write_alone)
+            if control_buffer.closed:
+                # The buffer was closed while this frame was on its way here: nobody else can orphan it.
+                control_frame.orphan()
+                raise trio.EndOfChannel
+            self._take(control_frame)
+            del control_frame  # a writer that sleeps must not keep a stream alive
+
+    @enable_ki_protection
+    def _write_alone(self, stream: OutgoingStream) -> None:
+        """Write what one stream has, without waiting, in the task that would have woken the writer for it.
+
+        Only while the writer sleeps and has nothing else to write. What the byte stream does not take at once is the
+        writer's, its errors too: no caller ever waits for the socket, and a call that is cancelled cannot cut a write.
+        """
+        self._take_stream(stream)
+        pieces = self._pieces
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            sent = self._byte_stream.send_nowait(data)
+            if sent == len(data):
+                self._pieces = []
+                self._size = 0
+            else:
+                self._pieces = [memoryview(data)[sent:] if sent else data]
+                self._size = len(data) - sent
+        if self._pieces or self._active:
+            self._control_buffer.put(_REST)
+        elif self._responses:
+            responses, self._responses = self._responses, 0
+            self._control_buffer.responses_written(responses)
 
     # -- taking control frames
 
@@ -135,7 +163,7 @@ class LoopyWriter:
             self._write(control_frame.data)
             self._leaving = True
         else:
-            # News whose whole effect is that the writer woke up and looks at its round again.
+            # News whose whole effect is that the writer woke up and looks at its pieces and its round again.
             assert isinstance(control_frame, WindowOpened)
         if control_frame.is_response:
             self._responses += 1

@@ -51,6 +51,8 @@ _WINDOW_BUDGET = 32 * 2**20
 #: beside a 100 B firehose has a p50 of 770 µs at 64, 465 at 32, 292 at 16; the firehose itself loses 5 %.
 _TURN_OPERATIONS = 16
 _TURN_SECONDS = 0.001
+#: Calls in flight on a connection up to which each is written by itself when the writer is idle.
+_FEW_STREAMS = 1
 
 
 @attrs.frozen(slots=True)
@@ -97,6 +99,7 @@ class Stream(OutgoingStream):
     """
 
     __slots__ = (
+        "_answers",
         "_ended_event",
         "_head_event",
         "_operations",
@@ -155,6 +158,7 @@ class Stream(OutgoingStream):
         self._receiver_cancels = False
         self._head_event: trio.Event | None = None
         self._ended_event: trio.Event | None = None
+        self._answers = True
         self._operations = _TURN_OPERATIONS
         self._turn_ends = 0.0
 
@@ -233,6 +237,20 @@ class Stream(OutgoingStream):
         self._operations = _TURN_OPERATIONS
         self._turn_ends = perf_counter() + _TURN_SECONDS
 
+    def announce_alone(self) -> None:
+        """`announce` where the task has nothing more to write before it waits for something.
+
+        An idle writer is not woken then; its one step is made here, and saves a round through the scheduler. Where
+        other calls are about, they wake it soon, and all leave in one write.
+        """
+        if not self.queued:
+            write_alone = self.control_buffer.write_alone
+            if write_alone is not None and self._table.slots_used <= _FEW_STREAMS:
+                write_alone(self)
+            else:
+                self.queued = True
+                self.control_buffer.put(self)
+
     def queue_message(self, data: bytes, compressed: bool = False) -> None:
         """Queue a message behind its prefix. Not cancellable any more; the caller has looked at the write quota."""
         length = len(data)
@@ -261,7 +279,11 @@ class Stream(OutgoingStream):
             await checkpoint_if_cancelled()
             return False
         self.queue_message(data, compressed)
-        if not self.queued:
+        if self._answers:
+            # Mostly the only one before the task waits again.
+            self._answers = False
+            self.announce_alone()
+        elif not self.queued:
             self.queued = True
             self.control_buffer.put(self)
         return True
@@ -278,7 +300,7 @@ class Stream(OutgoingStream):
             self.tail = tail
             self.tail_literals = literals
             self.end_stream = True
-            self.announce()
+            self.announce_alone()
 
     def reset(self, error_code: int, *, is_response: bool = False) -> None:
         """Queue RST_STREAM in place of everything still queued; nothing where the stream has ended already."""
@@ -346,6 +368,7 @@ class Stream(OutgoingStream):
         if not self.remote_closed:
             self._top_up()
         await wait_task_rescheduled(self._abort_receive)
+        self._answers = True
         self.start_turn()
 
     def _abort_receive(self, _: RaiseCancelT) -> Abort:
