@@ -13,7 +13,7 @@ TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec bench bench-env docs protos lock changelog clean
+.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec bench plots bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -214,7 +214,7 @@ def slow_reader(mebibytes: int, pause: float) -> Case:
         return {
             side: {
                 "peak_mib": peaks[side] / MEBIBYTE,
-                "growth_mib": (peaks[side] - before[side]) / MEBIBYTE,
+                "rss_growth_mib": (peaks[side] - before[side]) / MEBIBYTE,
                 "rss_before_mib": before[side] / MEBIBYTE,
             }
             for side in ends
@@ -283,7 +283,7 @@ def table(cases: dict[str, list[dict[str, Any]]], judged: set[str]) -> str:
             values = [one[key] for one in rounds]
             before, after = (
                 f"{median([one[other] for one in rounds]):,.1f} MiB"
-                for other in ("rss_before_mib", "rss_after_mib" if key == "kib_each" else "growth_mib")
+                for other in ("rss_before_mib", "rss_after_mib" if key == "kib_each" else "rss_growth_mib")
             )
             lines.append(f"{name:{width}} {median(values):>10.1f} {spread(values):>7.0%} {before:>10} {after:>10}")
     if targets := [name for name in cases if name in judged]:

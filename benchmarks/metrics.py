@@ -46,7 +46,6 @@ METRICS: dict[str, Metric] = {
         Metric("megabytes_per_second", "MB/s", "MB/s", True),
         Metric("kib_each", "RSS/each", "KiB", False),
         Metric("peak_mib", "RSS peak", "MiB", False),
-        Metric("growth_mib", "RSS growth", "MiB", False),
         Metric("client_rss_mib", "Client RSS", "MiB", False),
         Metric("server_rss_mib", "Server RSS", "MiB", False),
         Metric("rss_growth_mib", "RSS growth", "MiB", False),

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -189,8 +190,16 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.stdout.close()
 
 
-def run_once(library: Library, workload: Workload, options: Options) -> dict[str, Any]:
+def run_once(
+    library: Library, workload: Workload, options: Options, on_started: Callable[[int, int], None] | None = None
+) -> dict[str, Any]:
     """Plays one workload with one library, in two new processes.
+
+    Args:
+        library: The library.
+        workload: The workload.
+        options: The rest.
+        on_started: Told the ids of the server's and the client's process, while they play.
 
     Raises:
         RunFailedError: No figures came.
@@ -215,6 +224,8 @@ def run_once(library: Library, workload: Workload, options: Options) -> dict[str
                 command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, env=_environment(options)
             )
             try:
+                if on_started is not None:
+                    on_started(server.pid, client.pid)
                 timeout = options.warmup + options.duration + RUN_GRACE
                 if workload.shape is Shape.MILLION:
                     timeout += options.calls / SLOWEST_CALLS_PER_SECOND
@@ -232,7 +243,7 @@ def run_once(library: Library, workload: Workload, options: Options) -> dict[str
     return run
 
 
-def _run_undisturbed(library: Library, workload: Workload, options: Options) -> dict[str, Any]:
+def run_undisturbed(library: Library, workload: Workload, options: Options) -> dict[str, Any]:
     """Plays one workload, again if other programs took too much of a core; the least disturbed run counts.
 
     Which run counts never depends on its figures.
@@ -266,7 +277,7 @@ def measure(options: Options) -> Results:
         )
         print(head, end="", file=sys.stderr, flush=True)
         try:
-            run = _run_undisturbed(library, workload, options)
+            run = run_undisturbed(library, workload, options)
         except RunFailedError as error:
             results.failures.append(
                 {"workload": workload.name, "library": library.name, "round": round_number, "error": str(error)}
