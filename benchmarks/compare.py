@@ -41,6 +41,20 @@ OLDER_KEYS = {
 NOT_CIRCUMSTANCES = ("json", "json_path")
 
 
+EXPLANATION = """\
+For example, before and after a change of the code:
+
+  python -m benchmarks run --rounds 5 --json before.json
+  python -m benchmarks run --rounds 5 --json after.json
+  python -m benchmarks compare before.json after.json --fail-if-worse 5
+
+Before and After are the means of the rounds; spread is the distance from the smallest round to the largest, as a share
+of the median. The interval is that of Welch's t-test: it holds the true change with the confidence asked for, and where
+it holds zero, the change is within the noise. One round tells nothing of noise, two tell little. What rounds cannot
+tell is whether the machine was in another mood the second time: `python -m benchmarks paired` can.
+"""
+
+
 @dataclass(frozen=True)
 class Row:
     """One figure of one case, in two sittings or of two sides.
@@ -64,7 +78,7 @@ class Row:
         if beyond_noise is None:
             return "same" if not self.change.value else "noise unknown"
         if not beyond_noise:
-            return "within the noise" if self.change.value else "same"
+            return "same" if self.change.low == self.change.high else "within the noise"
         if self.metric.higher_is_better is None:
             return "differs"
         return "better" if (self.change.value > 0) == self.metric.higher_is_better else "WORSE"
@@ -161,7 +175,9 @@ def warnings(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def _differences(name: str, before: Any, after: Any) -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(before, dict) != isinstance(after, dict):
+        yield f"{name}: only {'before' if isinstance(before, dict) else 'after'}"
+    elif isinstance(before, dict):
         for key in dict.fromkeys([*before, *after]):
             if key not in NOT_CIRCUMSTANCES:
                 yield from _differences(f"{name} {key}", before.get(key), after.get(key))
@@ -322,6 +338,8 @@ def add_confidence(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `compare`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXPLANATION
     parser.add_argument("before", type=_results_file, metavar="BEFORE", help="results of a command: a JSON file")
     parser.add_argument("after", type=_results_file, metavar="AFTER", help="later results of the same command")
     parser.add_argument(
@@ -413,6 +431,10 @@ def _print_tables(
             print(f"  {line}")
         print()
     print("Before and After are means of the rounds; spread is largest round - smallest, as a share of the median.")
+    print(
+        f"Where an interval holds zero, the change is within the noise; of figures that did not change at all, "
+        f"{100 * (1 - confidence):.3g} in 100 are called changed all the same."
+    )
     fewest = min(min(len(row.before), len(row.after)) for compared in by_case.values() for row in compared)
     if fewest < 3:
         words = "One round says nothing" if fewest == 1 else "Two rounds say little"

@@ -59,6 +59,20 @@ PAIRED_WORKLOADS = {
 }
 
 
+EXPLANATION = """\
+For example, what the changes in this folder gain, and what the last commit did:
+
+  python -m benchmarks paired HEAD WORKTREE
+  python -m benchmarks paired HEAD~1 HEAD --workloads unary_100,unary_1 --rounds 10
+
+Each revision is put into a temporary folder, and its server and client run on one core, while those of the other
+revision run on the other core; after every round they swap. A percentage is B against A. The interval is that of a
+t-test on the rounds' ratios: it holds the true difference with the confidence asked for, and where it holds zero, the
+difference is within the noise. A revision measured against itself shows how far the machine can be trusted.
+The benchmarks are those of this folder: a revision whose `trio_grpc` they cannot use fails by name.
+"""
+
+
 @dataclass(frozen=True)
 class Revision:
     """What one side measures.
@@ -390,6 +404,8 @@ def report(sitting: Sitting, options: Options) -> Iterator[str]:
             core = options.cores[number % 2]
             yield f"  round {number + 1:<5}  {core:>9}" + "".join(f"{change:>15}" for change in changes)
         yield from (f"  {line}" for line in table(summed, options.confidence, SIDES))
+    if not sitting.pairs:
+        return
     yield ""
     yield "A and B are means of the rounds; the percentage is the (geometric) mean of B / A in each round."
     if options.rounds == 2:
@@ -480,16 +496,18 @@ def _two_cores(text: str) -> tuple[int, int]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of `paired`."""
-    by_default = [name for name, workload in PAIRED_WORKLOADS.items() if workload.by_default]
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EXPLANATION
+    others = [name for name, workload in PAIRED_WORKLOADS.items() if not workload.by_default]
     what = "a git revision, or WORKTREE (also .) for the working tree with its uncommitted changes"
     parser.add_argument("a", type=revision, metavar="REV_A", help=f"what to compare with: {what}")
     parser.add_argument("b", type=revision, metavar="REV_B", help="what to compare: the same")
     parser.add_argument(
         "--workloads",
         type=names(PAIRED_WORKLOADS, "workload"),
-        default=tuple(PAIRED_WORKLOADS[name] for name in by_default),
+        default=tuple(workload for workload in PAIRED_WORKLOADS.values() if workload.by_default),
         metavar="X,Y",
-        help=f"of {', '.join(PAIRED_WORKLOADS)} (default: {','.join(by_default)})",
+        help=f"of {', '.join(PAIRED_WORKLOADS)} (default: all but {', '.join(others)})",
     )
     parser.add_argument("--rounds", type=_even, default=6, help="rounds of everything, an even number (default: 6)")
     parser.add_argument(

@@ -1,13 +1,16 @@
 """trio_grpc of one git revision on both ends, for `python -m benchmarks paired`.
 
-It plays as `benchmarks.libraries.trio_grpc` does, and differs in three things.  Its first line says which package it
+It plays as `benchmarks.libraries.trio_grpc` does, and differs in four things.  Its first line says which package it
 really imported, for the parent process to check.  A client then waits for a line on its standard input, so that two
-clients begin at the same moment.  And every call and round trip is timed, not only those made one at a time.
+clients begin at the same moment.  Every call and round trip is timed, not only those made one at a time.  And it ends
+with its parent process, which Ctrl-C reaches alone.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,7 +20,7 @@ import trio
 
 import trio_grpc
 from benchmarks.certificates import client_context
-from benchmarks.libraries.base import Meter, TrioRuntime, main, play, report
+from benchmarks.libraries.base import Meter, ServeOptions, TrioRuntime, main, play, report
 from benchmarks.libraries.trio_grpc import Client, serve
 from benchmarks.protos import bench_pb2
 from benchmarks.protos.bench_trio_grpc import BenchStub
@@ -67,9 +70,22 @@ def run(meter: Meter) -> None:
 
     if sys.stdin.readline() != GO:
         raise SystemExit("the parent process ended before it said go")
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
     trio.run(run_async)
+
+
+def end_with_the_parent() -> None:
+    """Ends this process when nobody holds the other end of its standard input any more."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+def serve_until_left_alone(options: ServeOptions) -> None:
+    """Serves."""
+    threading.Thread(target=end_with_the_parent, daemon=True).start()
+    serve(options)
 
 
 if __name__ == "__main__":
     print(Path(trio_grpc.__file__).resolve(), flush=True)
-    main(serve, run)
+    main(serve_until_left_alone, run)

@@ -272,8 +272,8 @@ def test_a_revision_that_does_not_run_fails_by_its_side_and_words(
     repository: Path, temporary: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "paired.json"
-    assert main(["paired", "good", "broken", *QUICK, "--json", str(path)]) == 1
-    reason = "B's server ended with code 1: ImportError: this revision is broken"
+    assert main(["paired", "broken", "good", *QUICK, "--json", str(path)]) == 1
+    reason = "A's server ended with code 1: ImportError: this revision is broken"
     assert f"failed: {reason}" in capsys.readouterr().out
     assert json.loads(path.read_text())["failures"] == {"unary_1": reason}
     assert left_in(temporary) == []
