@@ -12,7 +12,20 @@ from collections.abc import Sequence
 from typing import Any
 
 #: In the order of `--help`: what each measures is said by its own `HELP`.
-COMMANDS = ("run", "compare", "paired", "frames", "memory", "peers", "codec", "ideas", "plots", "setup", "generate")
+COMMANDS = (
+    "run",
+    "compare",
+    "paired",
+    "peers",
+    "floor",
+    "codec",
+    "frames",
+    "ideas",
+    "memory",
+    "plots",
+    "setup",
+    "generate",
+)
 
 
 def _module(command: str) -> Any:

@@ -107,6 +107,6 @@ def sizes(text: str) -> tuple[int, ...]:
 def size_title(value: int) -> str:
     """Writes bytes as `size` reads them."""
     for suffix, factor in (("MB", 1024 * 1024), ("KB", 1024)):
-        if value % factor == 0:
+        if value and value % factor == 0:
             return f"{value // factor} {suffix}"
     return f"{value} B"

@@ -10,9 +10,8 @@ import dataclasses
 import sys
 from typing import Any
 
-from benchmarks import results
-from benchmarks.arguments import cores, default_cores, json_path, names, positive
-from benchmarks.machine import RESULTS
+from benchmarks import results, turns
+from benchmarks.arguments import names
 from benchmarks.peers import Options, RunFailedError, format_figure, run_once
 from benchmarks.statistics import Change, change, median
 from benchmarks.variants import VARIANTS, Variant
@@ -146,63 +145,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X,Y",
         help="play these (default: for each variant those where its idea should matter)",
     )
-    parser.add_argument("--rounds", type=positive(int), default=6, help="rounds of everything (default: 6)")
-    parser.add_argument(
-        "--duration", type=positive(float), default=2.0, metavar="SECONDS", help="of each measurement (default: 2)"
-    )
-    parser.add_argument(
-        "--warmup", type=positive(float), default=0.5, metavar="SECONDS", help="before each measurement (default: 0.5)"
-    )
-    parser.add_argument(
-        "--cores",
-        type=cores,
-        default=default_cores(),
-        metavar="SERVER,CLIENT",
-        help="cores to pin the two processes to, or `none` (default: the first two)",
-    )
-    parser.add_argument(
-        "--json",
-        type=json_path,
-        default=RESULTS / "ideas.json",
-        metavar="FILE",
-        help="where the results go (default: benchmarks/results/ideas.json)",
-    )
+    turns.add_flags(parser, "ideas", rounds=6, duration=2.0)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Measures, prints the table, writes the JSON."""
     todo = pairs(arguments.variants, arguments.workloads)
-    options = run_options(arguments, tuple(dict.fromkeys(pair.workload for pair in todo)))
+    options = turns.run_options(arguments, tuple(dict.fromkeys(pair.workload for pair in todo)))
     try:
         figures = measure(todo, options)
     except RunFailedError as error:
         print(f"\nideas: {error}", file=sys.stderr)
         return 1
     print(table(todo, figures))
-    asked_for = {
-        "variants": [variant.name for variant in arguments.variants],
-        "workloads": [workload.name for workload in options.workloads],
-        "rounds": options.rounds,
-        "duration": options.duration,
-        "warmup": options.warmup,
-        "cores": options.cores,
-    }
+    asked_for = {"variants": [variant.name for variant in arguments.variants], **turns.asked_for(options)}
     results.write(arguments.json, results.record("ideas", asked_for, figures))
     return 0
-
-
-def run_options(arguments: argparse.Namespace, workloads: tuple[Workload, ...]) -> Options:
-    """Returns what `peers.run_once` wants to know."""
-    return Options(
-        workloads=workloads,
-        libraries=(),
-        rounds=arguments.rounds,
-        duration=arguments.duration,
-        warmup=arguments.warmup,
-        calls=100_000,
-        pause=3.0,
-        cores=arguments.cores,
-        malloc="default",
-        retries=0,
-        json_path=arguments.json,
-    )

@@ -199,6 +199,7 @@ STYLES = {
     "purerpc_trio": Style("purerpc, trio", "#117733", "<"),
     "grpc_go": Style("grpc-go, one core", "#444444", "x", dashed=True),
     "floor": Style("floor: bare TCP", "#888888", ".", dashed=True),
+    "floor_blocking": Style("floor: blocking sockets", "#bbbbbb", ",", dashed=True),
 }
 
 

@@ -287,6 +287,19 @@ class Library:
 _PURERPC_CANNOT = ("unary_100_rich",)
 
 
+# Without TLS and metadata: those are work above the floor.
+FLOOR_WORKLOADS = (
+    "unary_100",
+    "unary_1",
+    "ping_pong_200",
+    "server_stream_100b",
+    "unary_10kb_16",
+    "unary_1mb",
+    "unary_1mb_4",
+    "stream_1mb",
+)
+
+
 LIBRARIES: dict[str, Library] = {
     library.name: library
     for library in (
@@ -319,9 +332,18 @@ LIBRARIES: dict[str, Library] = {
             "floor",
             "floor",
             "trio",
-            workloads=("unary_1", "stream_1mb"),
+            workloads=FLOOR_WORKLOADS,
             is_peer=False,
             reference="floor: the same bytes over bare TCP",
+        ),
+        Library(
+            "floor_blocking",
+            "floor_blocking",
+            "",
+            workloads=("unary_1", "unary_1mb", "stream_1mb"),
+            is_peer=False,
+            reference="floor: the same bytes over blocking sockets, recv_into",
+            by_default=False,
         ),
     )
 }

@@ -7,42 +7,87 @@ import time
 import trio
 
 from benchmarks.libraries.base import Meter, ServeOptions, TrioRuntime, announce, main, report
-from benchmarks.workloads import Shape
+from benchmarks.workloads import Shape, Workload
 
-# What one empty unary call costs on the wire with HPACK in its steady state: HEADERS, and DATA with an empty message;
-# back come HEADERS, DATA and trailers.
-REQUEST = bytes(9 + 12 + 9 + 5)
-REPLY = bytes(9 + 4 + 9 + 5 + 9 + 2)
+# What a call costs on the wire beside its messages, with HPACK in its steady state: HEADERS of nothing but indexed
+# fields in front of a request; HEADERS in front of a reply, and trailers behind it.
+REQUEST_HEAD = 9 + 8
+REPLY_HEAD_AND_TAIL = 9 + 3 + 9 + 1
+FRAME_HEADER = 9
+MESSAGE_PREFIX = 5
+# Our SETTINGS_MAX_FRAME_SIZE, and the write quota of a stream: as much goes into one frame, one write.
+FRAME_SIZE = 65_536
 READ_SIZE = 256 * 1024
+# Our reader aims at this many woken tasks a read, so that both ends work at the same time, and reads no less than this.
+BATCH = 32
+LEAST_READ = 1024
 # What the sockets' buffers hold for certain, so that one task can write all of it before it reads any answer.
 HELD_BY_SOCKETS = 64 * 1024
 
 
+def message_bytes(size: int) -> int:
+    """Returns what a message with a payload of `size` bytes takes within DATA: prefix, protobuf's tag and length."""
+    length_of_length = max(1, -(-size.bit_length() // 7))
+    return MESSAGE_PREFIX + (1 + length_of_length + size if size else 0)
+
+
+def data_bytes(size: int) -> int:
+    """Returns what such a message takes on the wire, alone in its DATA frames."""
+    length = message_bytes(size)
+    return length + FRAME_HEADER * -(-length // FRAME_SIZE)
+
+
+def request_bytes(workload: Workload) -> int:
+    """Returns what one request takes on the wire, WINDOW_UPDATEs aside."""
+    return data_bytes(workload.size) + (REQUEST_HEAD if workload.shape is Shape.UNARY else 0)
+
+
+def reply_bytes(workload: Workload) -> int:
+    """Returns what one reply takes on the wire, WINDOW_UPDATEs aside."""
+    return data_bytes(workload.size) + (REPLY_HEAD_AND_TAIL if workload.shape is Shape.UNARY else 0)
+
+
+def flood_batch(workload: Workload) -> tuple[int, int]:
+    """Returns how many messages of a stream go into one write, and what they take on the wire."""
+    messages = max(1, FRAME_SIZE // message_bytes(workload.size))
+    length = messages * message_bytes(workload.size)
+    return messages, length + FRAME_HEADER * -(-length // FRAME_SIZE)
+
+
+def read_size(workload: Workload, length: int) -> int:
+    """Returns how much to read at once where each of `length` bytes wakes a task."""
+    if workload.concurrency == 1:
+        return READ_SIZE
+    return min(READ_SIZE, max(LEAST_READ, BATCH * length))
+
+
 def serve(options: ServeOptions) -> None:
     """Serves for ever: echoes, or streams messages of the workload's size without end."""
-    request_length = len(REQUEST) + options.workload.size
-    reply = REPLY + bytes(options.workload.size)
+    workload = options.workload
+    request_length = request_bytes(workload)
+    reply = bytes(reply_bytes(workload))
+    size = read_size(workload, request_length)
 
     async def echo(stream: trio.SocketStream) -> None:
         stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
         received = 0
-        while data := await stream.receive_some(READ_SIZE):
+        while data := await stream.receive_some(size):
             complete, received = divmod(received + len(data), request_length)
             if complete:
                 await stream.send_all(reply * complete if complete > 1 else reply)
 
     async def flood(stream: trio.SocketStream) -> None:
-        message = bytes(options.workload.size)
+        batch = bytes(flood_batch(workload)[1])
         try:
             while True:
-                await stream.send_all(message)
+                await stream.send_all(batch)
         except trio.BrokenResourceError:
             pass
 
     async def serve_async() -> None:
         (listener,) = await trio.open_tcp_listeners(options.port, host="127.0.0.1")
         announce(listener.socket.getsockname()[1])
-        await trio.serve_listeners(flood if options.workload.shape is Shape.SERVER_STREAM else echo, [listener])
+        await trio.serve_listeners(flood if workload.shape is Shape.SERVER_STREAM else echo, [listener])
 
     trio.run(serve_async)
 
@@ -51,8 +96,9 @@ def run(meter: Meter) -> None:
     """Plays one workload."""
     options = meter.options
     workload = options.workload
-    request = REQUEST + bytes(workload.size)
-    reply_length = len(REPLY) + workload.size
+    request = bytes(request_bytes(workload))
+    reply_length = reply_bytes(workload)
+    size = read_size(workload, reply_length)
 
     async def wait() -> None:
         await trio.sleep(options.warmup)
@@ -61,7 +107,7 @@ def run(meter: Meter) -> None:
         meter.end()
 
     async def receive(stream: trio.SocketStream) -> int:
-        if not (data := await stream.receive_some(READ_SIZE)):
+        if not (data := await stream.receive_some(size)):
             raise SystemExit("the floor's server went away")
         return len(data)
 
@@ -126,13 +172,14 @@ def run(meter: Meter) -> None:
         await TrioRuntime().beside([give_and_take] if one_task else [take_for_ever, give_for_ever], wait)
 
     async def measure_flood(stream: trio.SocketStream) -> None:
+        messages, length = flood_batch(workload)
         received = 0
 
         async def take() -> None:
             nonlocal received
             while data := await stream.receive_some(READ_SIZE):
                 received += len(data)
-                meter.count = received // workload.size
+                meter.count = received * messages // length
 
         await TrioRuntime().beside([take], wait)
 

@@ -93,7 +93,7 @@ def test_one_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.Cap
 
 def test_sizes_are_read_and_written() -> None:
     assert sizes("350, 10K,1m,1024B") == (350, 10_240, 1_048_576, 1024)
-    assert [size_title(size) for size in (350, 10_240, 1_048_576)] == ["350 B", "10 KB", "1 MB"]
+    assert [size_title(size) for size in (0, 350, 10_240, 1_048_576)] == ["0 B", "350 B", "10 KB", "1 MB"]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "ten", "", "1K,", "K"])
