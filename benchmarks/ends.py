@@ -74,19 +74,25 @@ class End:
         except queue.Empty:
             raise EndFailedError(f"the {self.role} process said nothing for {timeout:.0f} s") from None
         if not line:
-            code = self._process.wait(_CLOSE_TIMEOUT)
-            self._errors.seek(0)
-            # The last line of a traceback; groups draw a frame to the left of it.
-            lines = [text.strip(" |+-") for text in self._errors.read().splitlines()]
-            reason = next((text for text in reversed(lines) if text), "it printed nothing")
-            raise EndFailedError(f"the {self.role} process ended with code {code}: {reason}")
+            raise self._failed()
         figures: dict[str, Any] = json.loads(line)
         return figures
+
+    def _failed(self) -> EndFailedError:
+        code = self._process.wait(_CLOSE_TIMEOUT)
+        # The last line of a traceback; groups draw a frame to the left of it.
+        lines = [text.strip(" |+-") for text in self._printed().splitlines()]
+        reason = next((text for text in reversed(lines) if text), "it printed nothing")
+        return EndFailedError(f"the {self.role} process ended with code {code}: {reason}")
+
+    def _printed(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
 
     def __enter__(self) -> End:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -97,11 +103,19 @@ class End:
         try:
             self._process.wait(_CLOSE_TIMEOUT)
         except subprocess.TimeoutExpired:
+            print(f"the {self.role} process did not end within {_CLOSE_TIMEOUT:.0f} s", file=sys.stderr)
             self._process.kill()
             self._process.wait()
+            kind = subprocess.TimeoutExpired
         self._reader.join()
         self._process.stdout.close()
-        self._errors.close()
+        try:
+            # Figures of a process that could not end well are not to be believed.
+            if kind is None and self._process.returncode:
+                raise self._failed()
+            sys.stderr.write(self._printed() if kind is None else "")
+        finally:
+            self._errors.close()
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from benchmarks import allocations, results
 from benchmarks.arguments import cores, default_cores, json_path, names, positive
 from benchmarks.certificates import make_certificates
-from benchmarks.ends import EndFailedError, ask, started
+from benchmarks.ends import End, EndFailedError, ask, started
 from benchmarks.machine import RESULTS
 from benchmarks.metrics import METRICS
 from benchmarks.network import NETWORKS
@@ -33,8 +34,12 @@ HELP = "measure trio_grpc alone: rates, latencies, CPU and allocations of one ki
 DEFAULT_JSON = RESULTS / "run.json"
 #: Seconds for a process to start and connect, and to answer when it is busy.
 TIMEOUT = 30.0
-#: Seconds in which allocations are counted: they hardly vary, and counting makes everything slower.
+#: Allocations are counted for so many seconds at a time, until each loop has made some operations, but not for ever.
 COUNTING = 0.3
+_MOST_COUNTINGS = 10
+_OPERATIONS_PER_LOOP = 10
+#: Above this share of a core taken by other programs, a round is marked as disturbed.
+_DISTURBED = 0.05
 _LARGEST = 1024**3
 _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
 
@@ -47,11 +52,13 @@ what the figures mean:
   Client/Server CPU/op        user and system time of that process, divided by the operations that it has seen itself;
                               with --bufconn there is one process, and CPU/op is that of both sides
   Allocs/op, Bytes/op         blocks of memory that Python's allocators hand out, and their sizes, at both ends
-                              together, freed again or not. Counted in {COUNTING:g} s of their own after the time is up,
-                              in which nothing else is measured. Not in it: objects from the interpreter's free lists,
-                              and what C code takes from the C library by itself (protobuf's arenas, OpenSSL, zlib).
+                              together, freed again or not. Counted for {COUNTING:g} s or more after the time is up;
+                              nothing else is measured then. Not in it: objects from the interpreter's free lists, and
+                              what C code takes from the C library by itself (protobuf's arenas, OpenSSL, zlib).
                               In it: three integers with which a loop of ours takes the time. Needs a C compiler;
                               left out without one.
+  --network                   its shim works in both processes: CPU and allocations are with it, most of all where
+                              packets are many. Compare with `local`, whose shim adds nothing to the traffic.
 
 network modes (the figures of grpc-go's benchmark; in each direction, added by each end to what it sends):
   {{networks}}
@@ -160,6 +167,10 @@ class Case:
     traffic: Traffic
     plan: Plan
 
+    def operations(self, end: Mapping[str, Any]) -> int:
+        """Returns how many operations an end has seen."""
+        return self.traffic.operations(end["sent"], end["received"])
+
     @property
     def title(self) -> str:
         """What it is called: the flags that take several values. The others are the same for all cases."""
@@ -209,11 +220,21 @@ def measure(case: Case, arguments: argparse.Namespace, counts: bool) -> dict[str
         ask(ends, "mark", TIMEOUT)
         time.sleep(arguments.benchtime)
         timed = ask(ends, "count" if counts else "mark", TIMEOUT)
-        counted = []
-        if counts:
-            time.sleep(COUNTING)
-            counted = ask(ends, "mark", TIMEOUT)
+        counted = count(case, ends) if counts else []
     return figures(case, timed, counted)
+
+
+def count(case: Case, ends: tuple[End, ...]) -> list[dict[str, Any]]:
+    """Returns what each end has told while allocations were counted, which must have begun."""
+    total: list[Counter[str]] = [Counter() for _ in ends]
+    enough = _OPERATIONS_PER_LOOP * case.plan.calls * case.plan.connections
+    for _ in range(_MOST_COUNTINGS):
+        time.sleep(COUNTING)
+        for sums, told in zip(total, ask(ends, "count", TIMEOUT), strict=True):
+            sums.update({key: told[key] for key in ("sent", "received", "allocations", "bytes")})
+        if all(case.operations(sums) >= enough for sums in total):
+            break
+    return [dict(sums) for sums in total]
 
 
 def figures(case: Case, timed: list[dict[str, Any]], counted: list[dict[str, Any]]) -> dict[str, float]:
@@ -229,8 +250,8 @@ def figures(case: Case, timed: list[dict[str, Any]], counted: list[dict[str, Any
     """
     client = timed[0]
     seconds = client["seconds"]
-    operations = case.traffic.operations(client["sent"], client["received"])
-    if not operations or not all(case.traffic.operations(end["sent"], end["received"]) for end in timed):
+    operations = case.operations(client)
+    if not all(case.operations(end) for end in timed):
         raise EndFailedError(f"no operation ended in {seconds:.2f} s: --benchtime, or --warmup, is too short for this")
     record = {
         "total_ops": operations,
@@ -243,11 +264,14 @@ def figures(case: Case, timed: list[dict[str, Any]], counted: list[dict[str, Any
     }
     keys = ("cpu_us_per_op",) if len(timed) == 1 else ("client_cpu_us_per_op", "server_cpu_us_per_op")
     for key, end in zip(keys, timed, strict=True):
-        record[key] = end["cpu"] * 1e6 / case.traffic.operations(end["sent"], end["received"])
-    # Each end by its own operations: the two are not told to begin at exactly the same time.
-    if counted and all(seen := [case.traffic.operations(end["sent"], end["received"]) for end in counted]):
+        record[key] = end["cpu"] * 1e6 / case.operations(end)
+    if counted and not all(case.operations(end) for end in counted):
+        raise EndFailedError("no operation ended while allocations were counted")
+    if counted:
+        # Each end by its own operations: the two are not told to begin at exactly the same time.
         for key, what in (("bytes_per_op", "bytes"), ("allocs_per_op", "allocations")):
-            record[key] = sum(end[what] / number for end, number in zip(counted, seen, strict=True))
+            record[key] = sum(end[what] / case.operations(end) for end in counted)
+    record["foreign_cpu"] = max(end["foreign_cpu"] / end["seconds"] for end in timed)
     return record
 
 
@@ -284,25 +308,26 @@ def main(arguments: argparse.Namespace) -> int:
     if problem := allocations.missing():
         print(f"leaving out Allocs/op and Bytes/op: {problem}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            if arguments.tls:
-                make_certificates(Path(folder))
-            measured = measure_all(cases(arguments, folder if arguments.tls else None), arguments, not problem)
-        except EndFailedError as error:
-            print(f"failed: {error}", file=sys.stderr)
-            return 1
-    results.write(arguments.json, results.record("run", options(arguments), measured))
-    print(f"{describe(arguments)}\n\n{table(measured)}")
-    return 0
+        certificates = str(make_certificates(Path(folder))) if arguments.tls else None
+        measured, failures = measure_all(cases(arguments, certificates), arguments, not problem)
+    if measured:
+        results.write(arguments.json, results.record("run", options(arguments), measured))
+        print(f"{describe(arguments)}\n\n{table(measured)}")
+    for failure in failures:
+        print(f"failed: {failure}", file=sys.stderr)
+    return 1 if failures else 0
 
 
-def measure_all(plan: Sequence[Case], arguments: argparse.Namespace, counts: bool) -> dict[str, list[dict[str, float]]]:
+def measure_all(
+    plan: Sequence[Case], arguments: argparse.Namespace, counts: bool
+) -> tuple[dict[str, list[dict[str, float]]], list[str]]:
     """Plays everything, round by round, telling on stderr how far it is.
 
-    Raises:
-        EndFailedError: A round gave no figures; the text names the case.
+    Returns:
+        The figures of each round by case, without cases that have none; and what went wrong.
     """
-    measured: dict[str, list[dict[str, float]]] = {case.title: [] for case in plan}
+    measured: dict[str, list[dict[str, float]]] = {}
+    failures = []
     total = arguments.rounds * len(plan)
     for index, (round_number, case) in enumerate(itertools.product(range(arguments.rounds), plan), 1):
         head = f"[{index:3}/{total}] round {round_number + 1}/{arguments.rounds} {case.title:32} "
@@ -310,12 +335,16 @@ def measure_all(plan: Sequence[Case], arguments: argparse.Namespace, counts: boo
         try:
             record = measure(case, arguments, counts)
         except EndFailedError as error:
-            print(file=sys.stderr)
-            raise EndFailedError(f"{case.title}: {error}") from error
-        measured[case.title].append(record)
+            print("FAILED", file=sys.stderr)
+            failures.append(f"{case.title}: {error}")
+            continue
+        measured.setdefault(case.title, []).append(record)
         p50 = f"  p50 {_number(record['p50_us'])} µs" if "p50_us" in record else ""
-        print(f"{_number(record['ops_per_second']):>10} ops/s{p50}", file=sys.stderr, flush=True)
-    return measured
+        disturbed = ""
+        if record["foreign_cpu"] > _DISTURBED:
+            disturbed = f"  DISTURBED by other programs: {record['foreign_cpu']:.0%} of a core"
+        print(f"{_number(record['ops_per_second']):>10} ops/s{p50}{disturbed}", file=sys.stderr, flush=True)
+    return measured, failures
 
 
 def options(arguments: argparse.Namespace) -> dict[str, Any]:

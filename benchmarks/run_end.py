@@ -2,7 +2,8 @@
 
 It plays until its standard input ends, and answers each line that it reads there with one line of JSON:
 
-    mark    what was counted since the last mark: seconds, CPU, messages, latencies
+    mark    what was counted since the last mark: seconds, CPU, the CPU that other programs took on its core,
+            messages, latencies
     count   the same, and begins to count allocations; the next mark tells them
 """
 
@@ -26,6 +27,7 @@ import trio
 import trio_grpc
 from benchmarks.allocations import Counted, counted
 from benchmarks.certificates import client_context, server_context
+from benchmarks.libraries.base import core_seconds
 from benchmarks.machine import pin
 from benchmarks.network import NETWORKS, ShapedListener, shaped
 from benchmarks.protos.bench_trio_grpc import BenchStub
@@ -34,7 +36,7 @@ from trio_grpc.testing import MemoryListener
 
 SERVER = "server"
 CLIENT = "client"
-BOTH = "both"
+BOTH = "client-and-server"
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ class Counters:
         self._tally.latencies.clear()
         self._sent, self._received = self._tally.sent, self._tally.received
         self._cpu = time.process_time()
+        self._core = core_seconds(os.getpid())
         self._time = time.perf_counter()
 
     def mark(self, count: bool) -> dict[str, Any]:
@@ -111,10 +114,12 @@ class Counters:
         """
         seconds = time.perf_counter() - self._time
         cpu = time.process_time() - self._cpu
+        core = core_seconds(os.getpid())
         self._counting.close()
         figures: dict[str, Any] = {
             "seconds": seconds,
             "cpu": cpu,
+            "foreign_cpu": 0.0 if core is None or self._core is None else max(0.0, core - self._core - cpu),
             "sent": self._tally.sent - self._sent,
             "received": self._tally.received - self._received,
             "allocations": self._allocated.allocations,
@@ -140,27 +145,29 @@ def percentile(ordered: list[int], percent: int) -> int:
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
-async def serve(plan: Plan, listener: trio.abc.Listener[Any], tally: Tally, nursery: trio.Nursery) -> None:
-    """Starts the server in `nursery`."""
+async def serve(plan: Plan, listener: trio.abc.Listener[Any], tally: Tally, services: trio.Nursery) -> None:
+    """Starts the server in `services`."""
     if (network := NETWORKS[plan.network]) is not None:
-        listener = ShapedListener(listener, network, nursery)
+        listener = ShapedListener(listener, network, services)
     ssl_context = server_context(Path(plan.tls)) if plan.tls else None
     servicer = Bench(plan.response_size, tally, unconstrained=plan.workload == "unconstrained")
     options = {"ssl_context": ssl_context, "limits": plan.limits, "compression": plan.compression}
-    await nursery.start(partial(trio_grpc.serve, [servicer], listener, **options))
+    await services.start(partial(trio_grpc.serve, [servicer], listener, **options))
 
 
-async def play(
-    plan: Plan, target: str | Callable[[], Awaitable[trio.abc.Stream]], tally: Tally, nursery: trio.Nursery, ends: Any
-) -> None:
-    """Connects, and starts the loops in `nursery`; the channels live as long as `ends`."""
+async def connect(
+    plan: Plan,
+    target: str | Callable[[], Awaitable[trio.abc.Stream]],
+    services: trio.Nursery,
+    channels: AsyncExitStack,
+) -> list[BenchStub]:
+    """Opens the channels, each connected by a call that does not count."""
     if (network := NETWORKS[plan.network]) is not None:
-        target = shaped(_connect(target) if isinstance(target, str) else target, network, nursery)
+        target = shaped(_connect(target) if isinstance(target, str) else target, network, services)
     ssl_context = client_context(Path(plan.tls)) if plan.tls else None
-    request = message(plan.request_size)
-    metadata = Metadata(plan.rich)
+    stubs = []
     for _ in range(plan.connections):
-        channel = await ends.enter_async_context(
+        channel = await channels.enter_async_context(
             trio_grpc.open_channel(
                 target,
                 ssl_context=ssl_context,
@@ -170,11 +177,17 @@ async def play(
                 http_proxy=False,
             )
         )
-        stub = BenchStub(channel)
-        # Connected, by a call that does not count.
-        await stub.Unary(request)
-        for _ in range(plan.calls):
-            nursery.start_soon(TRAFFIC[plan.workload].loop, stub, request, metadata, tally)
+        stubs.append(BenchStub(channel))
+        await stubs[-1].Unary(message(0))
+    return stubs
+
+
+def start(plan: Plan, stub: BenchStub, tally: Tally, loops: trio.Nursery) -> None:
+    """Starts the loops of one connection."""
+    request = message(plan.request_size)
+    metadata = Metadata(plan.rich)
+    for _ in range(plan.calls):
+        loops.start_soon(TRAFFIC[plan.workload].loop, stub, request, metadata, tally)
 
 
 def _connect(target: str) -> Callable[[], Awaitable[trio.abc.Stream]]:
@@ -188,27 +201,38 @@ def _say(record: dict[str, Any]) -> None:
 
 async def run(plan: Plan, role: str, target: str) -> None:
     """Plays one end, or both, until standard input ends."""
-    async with trio.open_nursery() as nursery, AsyncExitStack() as ends:
-        tally = Tally()
-        port = None
-        if role == SERVER:
-            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            port = listener.socket.getsockname()[1]
-            await serve(plan, listener, tally, nursery)
-        elif role == CLIENT:
-            await play(plan, target, tally, nursery, ends)
-        else:
-            memory = MemoryListener()
-            await serve(plan, memory, Tally(), nursery)
-            await play(plan, memory.connect, tally, nursery, ends)
-        counters = Counters(tally)
-        _say({"port": port})
-        # The descriptor of our own, because trio makes it non-blocking and closes it.
-        async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as commands:
-            async for chunk in commands:
-                for command in chunk.split():
-                    _say(counters.mark(count=command == b"count"))
-        nursery.cancel_scope.cancel()
+    tally = Tally()
+    port = None
+    stubs: list[BenchStub] = []
+    # The loops end first, then their channels, then what these need: no call fails because a run is over.
+    async with trio.open_nursery() as services:
+        async with AsyncExitStack() as channels:
+            if role == SERVER:
+                (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+                port = listener.socket.getsockname()[1]
+                await serve(plan, listener, tally, services)
+            elif role == CLIENT:
+                stubs = await connect(plan, target, services, channels)
+            else:
+                memory = MemoryListener()
+                await serve(plan, memory, Tally(), services)
+                stubs = await connect(plan, memory.connect, services, channels)
+            async with trio.open_nursery() as loops:
+                for stub in stubs:
+                    start(plan, stub, tally, loops)
+                await obey(Counters(tally), port)
+                loops.cancel_scope.cancel()
+        services.cancel_scope.cancel()
+
+
+async def obey(counters: Counters, port: int | None) -> None:
+    """Says that all is ready, and then answers commands until standard input ends."""
+    _say({"port": port})
+    # A descriptor of its own, because trio makes it non-blocking and closes it.
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as commands:
+        async for chunk in commands:
+            for command in chunk.split():
+                _say(counters.mark(count=command == b"count"))
 
 
 def main() -> None:

@@ -16,7 +16,13 @@ from benchmarks.metrics import METRICS
 from benchmarks.run_end import Counters, Plan, percentile, summary
 from benchmarks.traffic import TRAFFIC, Metadata, Tally, message
 
+#: Seconds here are real ones: as few as figures can be had in.
 SHORT = ["--rounds", "1", "--benchtime", "0.1", "--warmup", "0.05", "--calls", "4", "--cores", "none"]
+
+
+@pytest.fixture(autouse=True)
+def short_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "COUNTING", 0.02)
 
 
 def case(workload: str, request_size: int = 10, response_size: int = 20) -> run.Case:
@@ -28,6 +34,7 @@ def end(sent: int, received: int, cpu: float = 0.0, allocated: int = 0, **more: 
     return {
         "seconds": 2.0,
         "cpu": cpu,
+        "foreign_cpu": 0.5 * cpu,
         "sent": sent,
         "received": received,
         "allocations": allocated,
@@ -51,6 +58,7 @@ def test_figures_are_per_operation_of_each_end_and_per_second() -> None:
         "server_cpu_us_per_op": 1e6 / 99,
         "allocs_per_op": 5 + 7,
         "bytes_per_op": 500 + 700,
+        "foreign_cpu": 0.25,
     }
 
 
@@ -65,6 +73,19 @@ def test_each_message_of_unconstrained_streams_is_an_operation_and_one_process_h
 def test_a_time_in_which_nothing_ends_gives_no_figures(timed: list[dict[str, Any]]) -> None:
     with pytest.raises(EndFailedError, match=r"no operation ended in 2\.00 s: --benchtime"):
         run.figures(case("unary"), timed, [])
+
+
+def test_a_count_without_operations_gives_no_figures() -> None:
+    with pytest.raises(EndFailedError, match="while allocations were counted"):
+        run.figures(case("unary"), [end(1, 1)], [end(0, 0, allocated=9)])
+
+
+def test_counting_goes_on_until_every_loop_has_made_some_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter([[end(30, 30, allocated=3), end(40, 40)], [end(10, 10, allocated=1), end(1, 1, allocated=2)]])
+    monkeypatch.setattr(run, "ask", lambda ends, command, timeout: next(told))
+    client, server = run.count(case("unary"), (None, None))  # type: ignore[arg-type]
+    assert client == {"sent": 40, "received": 40, "allocations": 4, "bytes": 400}
+    assert server == {"sent": 41, "received": 41, "allocations": 2, "bytes": 200}
 
 
 def test_percentiles_are_values_that_were_measured() -> None:
@@ -191,7 +212,7 @@ def test_a_short_run_gives_a_table_and_results_that_compare_can_read(
     back = results.read(path)
     ((title, (record,)),) = back["cases"].items()
     assert title == "unary x4 350B/1B"
-    assert record.keys() <= METRICS.keys()
+    assert record.keys() <= {*METRICS, "foreign_cpu"}
     assert record["total_ops"] == record["send_ops"] == record["recv_ops"] > 0
     assert {"p50_us", "p90_us", "p99_us", "average_us", "client_cpu_us_per_op", "server_cpu_us_per_op"} < record.keys()
     assert ("allocs_per_op" in record) is (allocations.missing() is None)
@@ -214,12 +235,21 @@ def test_everything_at_once_in_memory(tmp_path: Path, capsys: pytest.CaptureFixt
     assert streaming["cpu_us_per_op"] > 0
 
 
-def test_a_process_that_fails_ends_the_run_with_its_reason(
+def test_a_process_that_fails_is_told_with_its_reason_and_the_other_cases_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The plan is right where it was made, and wrong where it is carried out.
+    def measure(case: run.Case, arguments: argparse.Namespace, counts: bool) -> dict[str, float]:
+        if case.traffic.name == "streaming":
+            return run.figures(case, [end(10, 10), end(10, 10)], [])
+        return measure_really(case, arguments, counts)
+
+    measure_really = run.measure
+    monkeypatch.setattr(run, "measure", measure)
+    # The plan is right where it is made, and wrong where it is carried out.
     monkeypatch.setattr(Plan, "to_json", lambda plan: json.dumps({"workload": plan.workload}))
-    assert main(["run", *SHORT, "--workload", "unary", "--json", str(tmp_path / "x.json")]) == 1
-    complaint = capsys.readouterr().err
-    assert "failed: unary x4 1B/1B: the server process ended with code 1: TypeError: " in complaint
-    assert not (tmp_path / "x.json").exists()
+    path = tmp_path / "run.json"
+    assert main(["run", *SHORT, "--workload", "unary,streaming", "--json", str(path)]) == 1
+    output = capsys.readouterr()
+    assert "failed: unary x4 1B/1B: the server process ended with code 1: TypeError: " in output.err
+    assert "unary" not in output.out
+    assert list(results.read(path)["cases"]) == ["streaming x4 1B/1B"]
