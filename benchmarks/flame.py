@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -253,13 +253,20 @@ def _rectangles(root: Frame, scale: float) -> Iterator[tuple[Frame, float, float
     return walk(root, MARGIN, 0)
 
 
-def draw(stacks: Stacks, title: str, subtitle: str) -> str:
-    """Returns a flame graph as SVG: the outermost function at the bottom, width is time, callees above their caller."""
+def draw(stacks: Stacks, title: str, about: Sequence[str]) -> str:
+    """Returns a flame graph as SVG: the outermost function at the bottom, width is time, callees above their caller.
+
+    Args:
+        stacks: What was sampled.
+        title: The picture's title.
+        about: Lines below it.
+    """
     root = without_trunk(tree(stacks))
     inner = WIDTH - 2 * MARGIN
     rectangles = list(_rectangles(root, inner / root.samples))
     depth = max(depth for _, _, _, depth in rectangles) + 1
-    head = 74.0
+    legend = 32.0 + 16 * len(about)
+    head = legend + 26
     height = head + depth * FRAME_HEIGHT + MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height:g}" width="{WIDTH:g}">',
@@ -267,13 +274,14 @@ def draw(stacks: Stacks, title: str, subtitle: str) -> str:
         f'<rect width="{WIDTH:g}" height="{height:g}" fill="#ffffff"/>',
         f'<g font-family="DejaVu Sans, Arial, sans-serif" font-size="{FONT_SIZE:g}">',
         f'<text x="{MARGIN:g}" y="22" font-size="15" font-weight="bold" fill="#111111">{escape(title)}</text>',
-        f'<text x="{MARGIN:g}" y="40" fill="#555555">{escape(subtitle)}</text>',
     ]
+    for index, text in enumerate(about):
+        lines.append(f'<text x="{MARGIN:g}" y="{40 + 16 * index}" fill="#555555">{escape(text)}</text>')
     left = MARGIN
     drawn = {kind(frame.name) for frame, _, _, _ in rectangles}
     for one in (one for one in (*KINDS, OTHER) if one in drawn):
-        lines.append(f'<rect x="{left:.0f}" y="50" width="12" height="12" fill="{one.colour}"/>')
-        lines.append(f'<text x="{left + 17:.0f}" y="60" fill="#333333">{escape(one.title)}</text>')
+        lines.append(f'<rect x="{left:.0f}" y="{legend:g}" width="12" height="12" fill="{one.colour}"/>')
+        lines.append(f'<text x="{left + 17:.0f}" y="{legend + 10:g}" fill="#333333">{escape(one.title)}</text>')
         left += 17 + len(one.title) * 6.6 + 18
     lines.append("</g>")
     lines.append(f'<g font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" font-size="{FONT_SIZE:g}">')

@@ -295,17 +295,25 @@ def spread_out(places: Sequence[float], least: float) -> list[float]:
     return moved
 
 
-def subtitle(measured: dict[str, Any]) -> list[str]:
-    """Returns what every picture says about its circumstances, in lines."""
+def about(measured: dict[str, Any], basis: str, packages: Sequence[str]) -> list[str]:
+    """Returns what every picture says about its circumstances, in lines.
+
+    Args:
+        measured: The results.
+        basis: What its figures are, e.g. `medians of 3 rounds`.
+        packages: Whose versions matter.
+    """
     found, versions = measured["machine"], measured["versions"]
     processor = found["processor"].replace("(R)", "").replace("(TM)", "")
     where = "one for each side" if measured["options"]["cores"] else "shared by both sides"
-    packages = [f"{name} {versions[name]}" for name in ("trio", "grpcio", "grpclib", "protobuf") if name in versions]
-    rounds = measured["options"]["rounds"]
-    basis = "one round" if rounds == 1 else f"medians of {rounds} rounds and their range"
     lines = [
         f"{processor}, {found['cores']} cores, {where} · {measured['time'][:10]} · {basis}",
-        f"{found['implementation']} {found['python']} · {' · '.join(packages)}",
+        " · ".join(
+            [
+                f"{found['implementation']} {found['python']}",
+                *(f"{name} {versions[name]}" for name in packages if name in versions),
+            ]
+        ),
     ]
     if measured["options"]["quick"]:
         lines.insert(0, "A smoke run: these figures mean nothing.")
@@ -386,7 +394,9 @@ def draw(chart: Chart, measured: dict[str, Any], path: Path) -> None:
         axes.set_ylabel(chart.up)
         axes.yaxis.set_label_coords(-0.128, 0.5)
         figure.text(0.012, 0.95, chart.title, fontsize=12.5, fontweight="bold", va="center")
-        for index, text in enumerate(subtitle(measured)):
+        rounds = measured["options"]["rounds"]
+        basis = "one round" if rounds == 1 else f"medians of {rounds} rounds and their range"
+        for index, text in enumerate(about(measured, basis, ("trio", "grpcio", "grpclib", "protobuf"))):
             figure.text(0.012, 0.905 - 0.038 * index, text, fontsize=8, color="#555555", va="center")
         _label_ends(axes, lines)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
@@ -421,10 +431,9 @@ def draw_all(measured: dict[str, Any], folder: Path) -> list[Path]:
             draw(chart, measured, folder / chart.file)
             files.append(folder / chart.file)
     for end, stacks in measured.get("stacks", {}).items():
-        lines = subtitle({**measured, "options": {**measured["options"], "rounds": 1}})
-        about = " · ".join(lines).replace("one round", f"{sum(stacks.values()):,} samples")
+        said = about(measured, f"{sum(stacks.values()):,} samples", ("trio", "protobuf"))
         path = folder / f"flame-{end}.svg"
-        path.write_text(flame.draw(stacks, f"Where the {end}'s time goes: unary calls, 100 in flight", about))
+        path.write_text(flame.draw(stacks, f"Where the {end}'s time goes: unary calls, 100 in flight", said))
         files.append(path)
     return files
 
