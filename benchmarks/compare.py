@@ -148,7 +148,9 @@ def read(path: Path) -> dict[str, Any]:
         if older is None:
             raise
         read = older
-    if read.get("command") == "compare":
+    if not isinstance(read.get("command"), str):
+        raise results.BadResultsError(f"{path}: it does not say which command measured")
+    if read["command"] == "compare":
         raise results.BadResultsError(f"{path}: a comparison, not measurements")
     for case, rounds in read["cases"].items():
         if not isinstance(rounds, list) or not rounds or not all(isinstance(record, dict) for record in rounds):
@@ -372,11 +374,8 @@ def main(arguments: argparse.Namespace) -> int:
         0; 1 if the files cannot be compared or `--fail-if-worse` found something; 2 if nobody has a metric.
     """
     (before_name, before), (after_name, after) = arguments.before, arguments.after
-    if before.get("command") != after.get("command"):
-        print(
-            f"cannot compare results of {before.get('command')!r} with results of {after.get('command')!r}",
-            file=sys.stderr,
-        )
+    if before["command"] != after["command"]:
+        print(f"cannot compare results of {before['command']!r} with those of {after['command']!r}", file=sys.stderr)
         return 1
     common = [case for case in before["cases"] if case in after["cases"]]
     if not common:
@@ -389,11 +388,17 @@ def main(arguments: argparse.Namespace) -> int:
     }
     keys = {row.metric.key for compared in by_case.values() for row in compared}
     missing = [key for key in arguments.metrics or () if key not in keys]
-    if missing or not keys:
+    if missing:
         known = dict.fromkeys(key for case in common for key in metric_keys(before["cases"][case]))
-        wrong = f"no case has {', '.join(missing)} on both sides" if missing else "no figure is on both sides"
-        print(f"argument --metrics: {wrong}; before, there are: {', '.join(known)}", file=sys.stderr)
+        print(
+            f"argument --metrics: no case has {', '.join(missing)} on both sides; "
+            f"before, there are: {', '.join(known)}",
+            file=sys.stderr,
+        )
         return 2
+    if not keys:
+        print("the cases in common have no figure in common", file=sys.stderr)
+        return 1
     warned = warnings(before, after)
     for line in warned:
         print(f"warning: {line}", file=sys.stderr)

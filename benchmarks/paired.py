@@ -117,10 +117,9 @@ def revision(text: str) -> Revision:
             if _git("status", "--porcelain", "--", PACKAGE):
                 return Revision(text, commit, tree=None)
         else:
-            # Of the commands that look a revision up, the one that says best what is wrong with it.
-            commit = _git("rev-list", "--max-count=1", "--end-of-options", text, "--")
-        if not commit:
-            raise argparse.ArgumentTypeError(f"{text!r} names no commit")
+            # The first says best what is wrong with a name, the second refuses what names several commits.
+            _git("rev-list", "--max-count=1", "--end-of-options", text, "--")
+            commit = _git("rev-parse", "--verify", f"{text}^{{commit}}")
         return Revision(text, commit, _git("rev-parse", "--verify", f"{commit}:./{PACKAGE}"))
     except _GitError as error:
         raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
@@ -465,17 +464,21 @@ def as_json(sitting: Sitting, options: Options) -> dict[str, Any]:
     return record
 
 
+def core_list(text: str) -> set[int]:
+    """Parses Linux's way to list cores: `0-3,8`."""
+    cores: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores
+
+
 def siblings(core: int) -> set[int]:
     """Returns the cores that are threads of the same physical one, itself included; just itself if nobody can tell."""
     try:
-        text = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text()
+        return core_list(Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text())
     except OSError:
         return {core}
-    found = {core}
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
 
 
 def _even(text: str) -> int:

@@ -161,6 +161,27 @@ def test_only_what_neither_end_used_was_taken_by_other_programs() -> None:
     assert paired.foreign_cpu({"client_cpu": 0.5}) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("text", "cores"), [("0\n", {0}), ("0-1\n", {0, 1}), ("2,6\n", {2, 6}), ("0-1,8-9", {0, 1, 8, 9})]
+)
+def test_lists_of_cores_are_read_as_linux_writes_them(text: str, cores: set[int]) -> None:
+    assert paired.core_list(text) == cores
+
+
+def test_threads_of_one_core_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measure(options: Options) -> Sitting:
+        return Sitting({workload.name: [pair(1.0, 1.0)] * options.rounds for workload in options.workloads})
+
+    monkeypatch.setattr(paired, "siblings", lambda core: {0, 1})
+    monkeypatch.setattr(paired, "measure", measure)
+    monkeypatch.setattr(paired, "revision", lambda text: Revision(text, text * 40, None))
+    monkeypatch.setattr(paired, "default_cores", lambda: (0, 1))
+    assert main(["paired", "a", "b", *QUICK, "--json", str(tmp_path / "r.json")]) == 0
+    assert "cores 0 and 1 are threads of one physical core" in capsys.readouterr().err
+
+
 def test_a_run_that_finished_nothing_has_no_figures() -> None:
     with pytest.raises(RunFailedError, match=r"A finished no operation in 1\.00 s"):
         paired.figures({"total_ops": 0, "seconds": 1.0}, "A")
@@ -201,7 +222,7 @@ def test_the_working_tree_with_its_changes_is_a_revision_too(repository: Path, t
     [
         ("nothing", "'nothing': fatal: bad revision 'nothing'"),
         ("--all", "'--all': fatal: bad revision '--all'"),
-        ("good..good", "'good..good' names no commit"),
+        ("good..broken", "'good..broken': fatal: "),
         ("empty", "'empty': fatal: "),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -132,3 +133,27 @@ def test_one_round_of_each_seating_says_nothing_of_noise() -> None:
 def test_rounds_that_were_not_swapped_evenly_are_refused(ratios: list[float]) -> None:
     with pytest.raises(ValueError, match="swapped"):
         paired_change(ratios)
+
+
+@pytest.mark.parametrize("rounds", [3, 5])
+def test_noise_alone_is_called_a_change_as_often_as_the_confidence_admits(rounds: int) -> None:
+    # The same numbers each time: the seed is fixed.  The second side is noisier.
+    chance = random.Random(4)
+    alarms = sum(
+        change(
+            [chance.gauss(100, 3) for _ in range(rounds)], [chance.gauss(100, 6) for _ in range(rounds)], 0.9
+        ).beyond_noise
+        is True
+        for _ in range(300)
+    )
+    assert 0.06 < alarms / 300 < 0.14
+
+
+def test_so_it_is_of_pairs_whose_places_differ() -> None:
+    chance = random.Random(4)
+    alarms = sum(
+        paired_change([math.exp(chance.gauss(0.1 * (-1) ** number, 0.05)) for number in range(6)], 0.9).beyond_noise
+        is True
+        for _ in range(300)
+    )
+    assert 0.06 < alarms / 300 < 0.14
