@@ -45,6 +45,8 @@ METRICS: dict[str, Metric] = {
         Metric("ns_per_op", "Time/op", "ns", False),
         Metric("megabytes_per_second", "MB/s", "MB/s", True),
         Metric("kib_each", "RSS/each", "KiB", False),
+        Metric("rss_before_mib", "RSS before", "MiB", None),
+        Metric("rss_after_mib", "RSS after", "MiB", None),
         Metric("peak_mib", "RSS peak", "MiB", False),
         Metric("client_rss_mib", "Client RSS", "MiB", False),
         Metric("server_rss_mib", "Server RSS", "MiB", False),

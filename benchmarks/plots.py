@@ -96,9 +96,7 @@ def figures(point: Point, library: Library, run: dict[str, Any]) -> dict[str, An
     """Returns what is kept of one run."""
     rate = run["ops_per_second"]
     kept = {
-        "sweep": point.sweep,
-        "value": point.value,
-        "library": library.name,
+        "point": {"sweep": point.sweep, "value": point.value, "library": library.name},
         "ops_per_second": rate,
         "client_cpu_us_per_op": run.get("client_cpu_us_per_op"),
         "server_cpu_us_per_op": run.get("server_cpu_us_per_op"),
@@ -326,8 +324,9 @@ def series(chart: Chart, cases: dict[str, list[dict[str, Any]]]) -> dict[str, li
     for rounds in cases.values():
         # A run in which nothing came to its end has no place on a logarithmic axis.
         values = [one[chart.figure] for one in rounds if one.get(chart.figure)]
-        if rounds[0]["sweep"] == chart.sweep and values:
-            lines.setdefault(rounds[0]["library"], []).append((rounds[0]["value"], values))
+        point = rounds[0]["point"]
+        if point["sweep"] == chart.sweep and values:
+            lines.setdefault(point["library"], []).append((point["value"], values))
     return {library: sorted(line) for library, line in lines.items()}
 
 
