@@ -19,10 +19,11 @@ from math import inf
 from types import TracebackType
 
 import trio
-from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, wait_task_rescheduled
 
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.waking import wake
 
 #: Runs one RPC inside the worker's scope; True when the worker may be used again.
 Job = Callable[[trio.CancelScope], Awaitable[bool]]
@@ -84,7 +85,7 @@ class HandlerPool:
             self._jobs[task] = job
             # `Task.context` is public; trio reads it at the task's next step.
             task.context = self._context.copy()
-            reschedule(task)
+            wake(task)
         else:
             assert self._nursery is not None
             self._context.run(self._nursery.start_soon, self._work, job)

@@ -460,7 +460,8 @@ class MethodHandler(MessageCoder[Any, Any]):
             self._cancelled(stream, context)
             raise cancelled from None
         context._finish(context._status)
-        await self._wait_written(stream, deadline)
+        if stream.pending_bytes:
+            await self._wait_written(stream, deadline)
         stream.on_ended = None
         return True
 

@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import trio
-from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, wait_task_rescheduled
 
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
+from trio_grpc._transport.waking import wake
 
 #: Replies queued and not yet taken by the socket at which the reader pauses; grpc-go and grpc-java use 100.
 THROTTLE_LIMIT = 100
@@ -184,7 +185,7 @@ class OutgoingStream(ControlFrame):
         """Let a producer that waits for quota look again."""
         if self._quota_task is not None:
             task, self._quota_task = self._quota_task, None
-            reschedule(task)
+            wake(task)
 
     def drop_chunks(self) -> None:
         """Free what will not be written."""
@@ -309,7 +310,7 @@ class ControlBuffer:
     def _wake_reader(self) -> None:
         if self._throttled is not None:
             task, self._throttled = self._throttled, None
-            reschedule(task)
+            wake(task)
 
     def close(self, reason: BaseException | None = None) -> None:
         """Take no more frames and orphan those in the channel. Synchronous, so safe in a cancelled scope."""

@@ -58,6 +58,8 @@ _MAX_FRAMES = 64
 _MAX_SETTINGS = 32
 #: HPACK gives nothing for a bigger table here, and a peer must not choose our memory.
 _MAX_HEADER_TABLE_SIZE = 4096
+#: The flags of a header block in one frame, with END_STREAM.
+_PLAIN_HEADERS = END_HEADERS | END_STREAM
 #: Settings that h2 is shown: 1 to 6 of RFC 9113, 6.5.2. Unknown ones are ignored there, but remembered for ever.
 _KNOWN_SETTINGS = range(1, 7)
 
@@ -180,7 +182,21 @@ class Framer(Generic[RecordT]):
         while end - position >= 9:
             high, low, frame_type, flags, stream_id = unpack(data, position)
             length = high << 8 | low
-            if frame_type == DATA and not self.block_stream and self.settings_received:
+            if frame_type == HEADERS:
+                # Nearly every header block: one frame, unpadded, without priority.
+                stop = position + 9 + length
+                if (
+                    flags | END_STREAM == _PLAIN_HEADERS
+                    and stop <= end
+                    and length <= self._max_frame_size
+                    and 0 < stream_id < 0x80000000
+                    and not self.block_stream
+                    and self.settings_received
+                ):
+                    self._decode_block(stream_id, data[position + 9 : stop], flags & END_STREAM == END_STREAM)
+                    position = stop
+                    continue
+            elif frame_type == DATA and not self.block_stream and self.settings_received:
                 if not flags & PADDED and length <= self._max_frame_size and 0 < stream_id < 0x80000000:
                     start = position + 9
                     stop = start + length

@@ -29,7 +29,7 @@ from trio_grpc._transport.control_buffer import (
     WindowOpened,
 )
 from trio_grpc._transport.flow_control import OutgoingWindows
-from trio_grpc._transport.frames import DATA, END_STREAM, MAX_STREAM_ID, ErrorCode
+from trio_grpc._transport.frames import DATA, END_HEADERS, END_STREAM, HEADERS, MAX_STREAM_ID, ErrorCode
 from trio_grpc._transport.header_codec import NO_TEMPLATE, HeaderEncoder
 
 #: One stream's share of a turn while others wait (grpc-go: 16 KiB).
@@ -337,7 +337,14 @@ class LoopyWriter:
 
     def _write_block(self, block: bytes, flags: int, stream_id: int) -> None:
         self.header_blocks += 1
-        self._write(frames.header_block_frames(block, flags, stream_id, self.windows.max_frame_size))
+        length = len(block)
+        if length <= self.windows.max_frame_size:
+            # Two or three of these per call: no more function calls than need be.
+            frame = _PACK_HEADER(length >> 8, length & 0xFF, HEADERS, flags | END_HEADERS, stream_id) + block
+        else:
+            frame = frames.header_block_frames(block, flags, stream_id, self.windows.max_frame_size)
+        self._pieces.append(frame)
+        self._size += len(frame)
 
     def _write(self, data: bytes) -> None:
         self._pieces.append(data)

@@ -129,7 +129,7 @@ class Reader:
         on_pong: Callable[[bytes], None],
         on_ping: Callable[[float], None] | None = None,
     ) -> None:
-        self._side = side
+        self._is_server = side is Side.SERVER
         self._byte_stream = byte_stream
         self._control_buffer = control_buffer
         self._table = table
@@ -232,7 +232,7 @@ class Reader:
 
     def on_headers(self, stream_id: int, record: Record | HeaderListTooLarge, end_stream: bool) -> None:
         stream = self._streams.get(stream_id)
-        if self._side is Side.SERVER:
+        if self._is_server:
             if stream is None:
                 self._open(stream_id, record, end_stream)
             else:
@@ -405,7 +405,7 @@ class Reader:
             # It has left the table: the connection is credited. A client's fault (RFC 9113, 5.1) is answered; a server
             # is not reproached with what came late.
             if (
-                self._side is Side.SERVER
+                self._is_server
                 and flow_length
                 and stream_id <= self.refuse_above
                 and not self._table.was_cut_short(stream_id)
@@ -422,7 +422,7 @@ class Reader:
         if stream.cancelled is not None:
             self.on_overhead()
             return
-        if self._side is Side.CLIENT and (stream.head_record is None or stream.trailers_record is not None):
+        if not self._is_server and (stream.head_record is None or stream.trailers_record is not None):
             if start != stop or stream.trailers_record is None:
                 self._fail(stream, StatusCode.INTERNAL, "DATA outside a response", ErrorCode.PROTOCOL_ERROR, end_stream)
                 return
@@ -438,7 +438,7 @@ class Reader:
         elif not end_stream:
             self.on_overhead()
         if end_stream:
-            if self._side is Side.SERVER:
+            if self._is_server:
                 self._end_request(stream)
             else:
                 self._end_response(stream)
@@ -447,10 +447,10 @@ class Reader:
         code, message = StatusCode.INTERNAL, str(error)
         if isinstance(error, MessageTooLarge):
             code = StatusCode.RESOURCE_EXHAUSTED
-        elif self._side is Side.SERVER and isinstance(error, NotMessages):
+        elif self._is_server and isinstance(error, NotMessages):
             self._answer_stranger(stream)
             return
-        elif self._side is Side.SERVER and isinstance(error, WrongLength):
+        elif self._is_server and isinstance(error, WrongLength):
             self.on_stream_fault(stream.stream_id, ErrorCode.PROTOCOL_ERROR, message)
             return
         elif isinstance(error, NotMessages):
@@ -460,7 +460,7 @@ class Reader:
                 code, message = _not_grpc(head, message)
             else:
                 code, message = _STATUS_CODES[head.grpc_status], head.message
-        if self._side is Side.SERVER:
+        if self._is_server:
             if end_stream:
                 stream.close_remote()
             stream.refuse(code, message)
@@ -495,7 +495,7 @@ class Reader:
         assert head is not None
         record = stream.trailers_record or head
         if record.grpc_status is not None:
-            outcome = Outcome(_STATUS_CODES[record.grpc_status], record.message, record.status_details, record.fields)
+            outcome = _outcome_of(record)
             if record.grpc_status == 0 and stream.assembler.mid_message:
                 outcome = Outcome(StatusCode.INTERNAL, f"response ended {stream.assembler.place}")
         elif not _is_grpc(head):
@@ -527,7 +527,7 @@ class Reader:
         if stream.reset_is_response and not stream.reset_written:
             self._control_buffer.responses_written(1)
         stream.reset_written = True
-        if self._side is Side.SERVER:
+        if self._is_server:
             answered = stream.responded or stream.end_stream
             stream.abandon(f"reset by peer with {error_name(error_code)}")
             if not answered and self._now - stream.request_time < _YOUNG:
@@ -553,7 +553,7 @@ class Reader:
             self._take_overhead(_COSTLY)
             return
         stream.reset(error_code, is_response=True)
-        if self._side is Side.SERVER:
+        if self._is_server:
             stream.abandon(reason)
             # A peer that makes us reset its streams has them reset as cheaply (CVE-2025-8671).
             self._reset_prematurely(stream)
@@ -562,7 +562,7 @@ class Reader:
 
     def _check_not_idle(self, stream_id: int, what: str) -> None:
         """RFC 9113, 5.1: anything but HEADERS and PRIORITY on a stream that was never opened is a connection error."""
-        if self._side is Side.SERVER:
+        if self._is_server:
             idle = stream_id > self.last_peer_stream_id and stream_id <= self.refuse_above
             idle = idle or not stream_id & 1
         else:
@@ -646,7 +646,7 @@ class Reader:
             if room < MAX_WINDOW and any(stream.window > room for stream in self._streams.values()):
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS raise a stream window over 2**31-1")
         self._control_buffer.put(settings)
-        if self._side is Side.CLIENT:
+        if not self._is_server:
             if max_concurrent_streams is not None:
                 self._table.set_limit(max_concurrent_streams)
             elif not self._settings_seen:
@@ -675,6 +675,18 @@ class Reader:
             window = estimator.acknowledge(self._now)
             if window is not None:
                 self._incoming.grow(window)
+
+
+#: How nearly every call ends.
+_OK = Outcome(StatusCode.OK)
+
+
+def _outcome_of(record: ResponseHeaders) -> Outcome:
+    """The outcome that a record with a ``grpc-status`` tells."""
+    assert record.grpc_status is not None
+    if not (record.grpc_status or record.message or record.status_details or record.fields):
+        return _OK
+    return Outcome(_STATUS_CODES[record.grpc_status], record.message, record.status_details, record.fields)
 
 
 def _is_grpc(head: ResponseHeaders) -> bool:

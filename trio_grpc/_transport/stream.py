@@ -21,7 +21,6 @@ from trio.lowlevel import (
     checkpoint,
     checkpoint_if_cancelled,
     current_task,
-    reschedule,
     wait_task_rescheduled,
 )
 
@@ -42,6 +41,7 @@ from trio_grpc._transport.messages import (
     prefix,
 )
 from trio_grpc._transport.stream_table import StreamTable
+from trio_grpc._transport.waking import wake
 
 #: A message at least this long is queued behind its prefix without copying the two together.
 _SCATTER_LENGTH = 8192
@@ -382,7 +382,7 @@ class Stream(OutgoingStream):
         if task is not None:
             self._receiver = None
             self._windows.wakeups += 1
-            reschedule(task)
+            wake(task)
 
     def _top_up(self) -> None:
         """Give stream credit back, in portions of at least a quarter window.
