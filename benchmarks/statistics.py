@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import fmean, variance
 
 
@@ -97,7 +98,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if not x:
         return 0.0
     fraction = 1.0
-    for depth in range(200, 0, -1):
+    for depth in range(100, 0, -1):
         m = depth // 2
         if depth % 2:
             numerator = -(a + m) * (a + b + m) / ((a + 2 * m) * (a + 2 * m + 1))
@@ -108,6 +109,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     return math.exp(a * math.log(x) + b * math.log1p(-x) - beta) / (a * fraction)
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(confidence: float, freedom: float) -> float:
     """Returns the bound that |t| of Student's distribution keeps with a probability of `confidence`.
 
@@ -124,7 +126,7 @@ def t_quantile(confidence: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while exceeded(high) > 1 - confidence:
         high *= 2
-    while high - low > 1e-9 * high:
+    while high - low > 1e-7 * high:
         middle = (low + high) / 2
         if exceeded(middle) > 1 - confidence:
             low = middle
