@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import results, turns
 from benchmarks.arguments import names, size_title
-from benchmarks.peers import Options, RunFailedError, format_figure, run_once
+from benchmarks.peers import Options, RunFailedError, format_figure
 from benchmarks.statistics import Ratio, median, ratio
 from benchmarks.workloads import FLOOR_WORKLOADS, LIBRARIES, OURS, WORKLOADS, Workload, plays
 
@@ -50,9 +50,7 @@ def measure(options: Options) -> dict[str, list[dict[str, Any]]]:
             # Who goes first changes with the round.
             turn = round_number % len(players)
             for name in players[turn:] + players[:turn]:
-                run = run_once(LIBRARIES[name], workload, options)
-                if not run[key]:
-                    raise RunFailedError(f"{name}: nothing came through in {options.duration:g} s; try more --duration")
+                run = turns.play(LIBRARIES[name], workload, options)
                 figures.setdefault(f"{workload.name} {name}", []).append(run)
                 print(f"  {name} {format_figure(run[key])}", end="", file=sys.stderr, flush=True)
             ours, floor = (figures[f"{workload.name} {name}"][-1] for name in (OURS, FLOOR))

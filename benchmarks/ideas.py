@@ -12,12 +12,17 @@ from typing import Any
 
 from benchmarks import results, turns
 from benchmarks.arguments import names
-from benchmarks.peers import Options, RunFailedError, format_figure, run_once
-from benchmarks.statistics import Change, change, median
+from benchmarks.peers import Options, RunFailedError, format_figure
+from benchmarks.statistics import Change, median, paired_change
 from benchmarks.variants import VARIANTS, Variant
 from benchmarks.workloads import LIBRARIES, OURS, WORKLOADS, Library, Workload
 
 HELP = "what each idea of the product gains: the product against variants of it without the idea"
+
+#: Under the table.
+FOOT = """\
+Faster in the middle round; in brackets the worst and the best round, and where the mean of the rounds lies with 95 %
+confidence: if that holds zero, the difference is within the noise."""
 
 EPILOG = "ideas, by the name of the variant that goes without:\n" + "\n".join(
     f"  {variant.name:24} {variant.idea}\n  {'':24} (variant: {variant.title})" for variant in VARIANTS.values()
@@ -75,7 +80,7 @@ def measure(todo: list[Pair], options: Options) -> dict[str, list[dict[str, Any]
             both = [(f"{pair.case}: product", LIBRARIES[OURS]), (f"{pair.case}: variant", as_library(pair.variant))]
             # Who goes first alternates.
             for name, library in both if round_number % 2 == 0 else both[::-1]:
-                figures.setdefault(name, []).append(run_once(library, pair.workload, options))
+                figures.setdefault(name, []).append(turns.play(library, pair.workload, options))
             key = pair.workload.figure.value
             product, variant = (format_figure(figures[name][-1][key]) for name, _ in both)
             unit = pair.workload.unit
@@ -83,33 +88,45 @@ def measure(todo: list[Pair], options: Options) -> dict[str, list[dict[str, Any]
     return figures
 
 
-def gain(product: list[float], variant: list[float], higher_is_better: bool) -> Change:
-    """Returns how much better the product is than a variant, as a fraction, with the noise of the rounds.
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """How much better the product is than a variant, as fractions: 0.05 is five percent faster.
 
-    The rounds are taken in pairs, because both of a pair met the same machine: it is the ratios whose mean is judged.
+    Attributes:
+        median: In the middle round.
+        lowest: In the worst round.
+        highest: In the best round.
+        mean: The mean of the rounds, and the interval that its noise leaves it.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+    mean: Change
+
+    def __str__(self) -> str:
+        """Says what it means."""
+        rounds = f"rounds {self.lowest:+.1%} to {self.highest:+.1%}"
+        words = f"{abs(self.median):.1%} {'faster' if self.median >= 0 else 'slower'}"
+        if self.mean.low is None or self.mean.high is None:
+            return f"{words} ({rounds}), noise unknown"
+        noise = f"{rounds}; mean {self.mean.low:+.1%} to {self.mean.high:+.1%}"
+        if not self.mean.beyond_noise:
+            return f"within the noise: {self.median:+.1%} ({noise})"
+        return f"{words} ({noise})"
+
+
+def gain(product: list[float], variant: list[float], higher_is_better: bool) -> Gain:
+    """Compares the product with a variant round by round, because both of a round met the same machine.
 
     Args:
-        product: The product's figure, by round.
+        product: The product's figure, by round; an even number, as who goes first alternates.
         variant: The variant's figure, by round.
         higher_is_better: The direction of the figure.
     """
     pairs = zip(product, variant, strict=True)
     ratios = [ours / theirs if higher_is_better else theirs / ours for ours, theirs in pairs]
-    seen = change([1.0] * len(ratios), ratios)
-    return dataclasses.replace(seen, value=median(ratios) - 1)
-
-
-def in_words(seen: Change) -> str:
-    """Says what a gain means."""
-    amount = f"{abs(seen.value):.1%}"
-    if seen.beyond_noise is None:
-        return f"{amount} {'faster' if seen.value >= 0 else 'slower'} in the one round there was: noise unknown"
-    assert seen.low is not None
-    assert seen.high is not None
-    interval = f"{seen.low:+.1%} to {seen.high:+.1%}"
-    if not seen.beyond_noise:
-        return f"within the noise ({seen.value:+.1%}; {interval})"
-    return f"{amount} {'faster' if seen.value >= 0 else 'slower'} ({interval})"
+    return Gain(median(ratios) - 1, min(ratios) - 1, max(ratios) - 1, paired_change(ratios))
 
 
 def table(todo: list[Pair], figures: dict[str, list[dict[str, Any]]]) -> str:
@@ -124,8 +141,8 @@ def table(todo: list[Pair], figures: dict[str, list[dict[str, Any]]]) -> str:
         product, other = ([run[key] for run in figures[f"{pair.case}: {which}"]] for which in ("product", "variant"))
         seen = gain(product, other, pair.workload.higher_is_better)
         medians = f"{format_figure(median(product)):>10} against {format_figure(median(other)):>10}"
-        lines.append(f"  {pair.workload.name:20} {medians} {pair.workload.unit:14} product is {in_words(seen)}")
-    return "\n".join([*lines[1:], "", "in brackets: where the true mean lies with 95 % confidence, by the rounds"])
+        lines.append(f"  {pair.workload.name:20} {medians} {pair.workload.unit:14} product is {seen}")
+    return "\n".join([*lines[1:], "", FOOT])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +162,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X,Y",
         help="play these (default: for each variant those where its idea should matter)",
     )
-    turns.add_flags(parser, "ideas", rounds=6, duration=2.0)
+    turns.add_flags(parser, "ideas", rounds=6, duration=2.0, even=True)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -7,14 +7,26 @@ from typing import Any
 
 from benchmarks.arguments import cores, default_cores, json_path, positive
 from benchmarks.machine import RESULTS
-from benchmarks.peers import Options
-from benchmarks.workloads import Workload
+from benchmarks.peers import Options, RunFailedError, run_once
+from benchmarks.workloads import Library, Workload
 
 
-def add_flags(parser: argparse.ArgumentParser, command: str, *, rounds: int, duration: float) -> None:
+def _even(text: str) -> int:
+    value: int = positive(int)(text)
+    if value % 2:
+        raise argparse.ArgumentTypeError(f"{text!r} is odd: who goes first alternates, so rounds come in twos")
+    return value
+
+
+def add_flags(
+    parser: argparse.ArgumentParser, command: str, *, rounds: int, duration: float, even: bool = False
+) -> None:
     """Adds the flags that say how long and where to measure, and where the results go."""
     parser.add_argument(
-        "--rounds", type=positive(int), default=rounds, help=f"rounds of everything (default: {rounds})"
+        "--rounds",
+        type=_even if even else positive(int),
+        default=rounds,
+        help=f"rounds of everything{', an even number' if even else ''} (default: {rounds})",
     )
     parser.add_argument(
         "--duration",
@@ -58,6 +70,18 @@ def run_options(arguments: argparse.Namespace, workloads: tuple[Workload, ...]) 
         retries=0,
         json_path=arguments.json,
     )
+
+
+def play(library: Library, workload: Workload, options: Options) -> dict[str, Any]:
+    """Plays one workload with one library, in two new processes.
+
+    Raises:
+        RunFailedError: No figures came, or nothing got through.
+    """
+    run = run_once(library, workload, options)
+    if not run[workload.figure.value]:
+        raise RunFailedError(f"{library.name}: nothing came through in {options.duration:g} s; try more --duration")
+    return run
 
 
 def asked_for(options: Options) -> dict[str, Any]:

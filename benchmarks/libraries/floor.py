@@ -8,6 +8,7 @@ import trio
 
 from benchmarks.libraries.base import Meter, ServeOptions, TrioRuntime, announce, main, report
 from benchmarks.workloads import Shape, Workload
+from trio_grpc import Limits
 
 # What a call costs on the wire beside its messages, with HPACK in its steady state: HEADERS of nothing but indexed
 # fields in front of a request; HEADERS in front of a reply, and trailers behind it.
@@ -15,8 +16,9 @@ REQUEST_HEAD = 9 + 8
 REPLY_HEAD_AND_TAIL = 9 + 3 + 9 + 1
 FRAME_HEADER = 9
 MESSAGE_PREFIX = 5
-# Our SETTINGS_MAX_FRAME_SIZE, and the write quota of a stream: as much goes into one frame, one write.
-FRAME_SIZE = 65_536
+FRAME_SIZE = Limits().max_frame_size
+# The write quota of a stream: as much of small messages goes into one write.
+WRITE_SIZE = 65_536
 READ_SIZE = 256 * 1024
 # Our reader aims at this many woken tasks a read, so that both ends work at the same time, and reads no less than this.
 BATCH = 32
@@ -49,7 +51,7 @@ def reply_bytes(workload: Workload) -> int:
 
 def flood_batch(workload: Workload) -> tuple[int, int]:
     """Returns how many messages of a stream go into one write, and what they take on the wire."""
-    messages = max(1, FRAME_SIZE // message_bytes(workload.size))
+    messages = max(1, WRITE_SIZE // message_bytes(workload.size))
     length = messages * message_bytes(workload.size)
     return messages, length + FRAME_HEADER * -(-length // FRAME_SIZE)
 

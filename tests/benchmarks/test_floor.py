@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from benchmarks import copies, floor, results
+from benchmarks import copies, floor, results, turns
 from benchmarks.__main__ import main
 from benchmarks.codec import loopback
 from benchmarks.libraries import floor as adapter
@@ -82,7 +82,10 @@ def test_a_stream_is_written_in_frames_that_are_full() -> None:
     assert messages == 65_536 // 107
     assert length == messages * 107 + 9
     large = WORKLOADS["stream_1mb"]
-    assert adapter.flood_batch(large) == (1, adapter.message_bytes(large.size) + 17 * 9)
+    assert adapter.flood_batch(large) == (
+        1,
+        adapter.message_bytes(large.size) + (large.size // adapter.FRAME_SIZE + 1) * 9,
+    )
 
 
 def test_calls_in_flight_are_read_a_batch_at_a_time() -> None:
@@ -115,7 +118,7 @@ def test_protobuf_does_its_work() -> None:
 def test_a_run_without_an_operation_is_no_figure(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(floor, "run_once", lambda library, workload, options: {workload.figure.value: 0.0})
+    monkeypatch.setattr(turns, "run_once", lambda library, workload, options: {workload.figure.value: 0.0})
     path = tmp_path / "floor.json"
     assert main(["floor", "--workloads", "unary_100", "--cores", "none", "--json", str(path)]) == 1
     assert "floor: trio_grpc: nothing came through" in capsys.readouterr().err
@@ -128,7 +131,7 @@ def test_a_run_that_fails_ends_with_its_reason(
     def fail(*_: object) -> None:
         raise RunFailedError("server said nothing")
 
-    monkeypatch.setattr(floor, "run_once", fail)
+    monkeypatch.setattr(turns, "run_once", fail)
     assert main(["floor", "--cores", "none", "--json", str(tmp_path / "floor.json")]) == 1
     assert "floor: server said nothing" in capsys.readouterr().err
 

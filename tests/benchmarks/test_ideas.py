@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks import frames, ideas, results, variants
+from benchmarks import frames, ideas, results, turns, variants
 from benchmarks.__main__ import main
 from benchmarks.codec import loopback
 from benchmarks.libraries import trio_grpc as adapter
@@ -181,31 +182,54 @@ def test_each_variant_knows_where_it_should_matter() -> None:
 
 
 def test_a_gain_is_the_median_of_the_rounds_ratios_whichever_way_is_better() -> None:
-    faster = ideas.gain([110.0, 220.0, 330.0], [100.0, 200.0, 300.0], higher_is_better=True)
-    assert faster.value == pytest.approx(0.1)
-    assert faster.beyond_noise is True
-    slower = ideas.gain([110.0, 220.0, 330.0], [100.0, 200.0, 300.0], higher_is_better=False)
-    assert slower.value == pytest.approx(1 / 1.1 - 1)
-    noise = ideas.gain([110.0, 90.0, 103.0], [100.0, 100.0, 100.0], higher_is_better=True)
-    assert noise.value == pytest.approx(0.03)
-    assert noise.beyond_noise is False
+    product, variant = [110.0, 220.0, 330.0, 484.0], [100.0, 200.0, 300.0, 400.0]
+    faster = ideas.gain(product, variant, higher_is_better=True)
+    assert faster.median == faster.lowest == pytest.approx(0.1)
+    assert faster.highest == pytest.approx(0.21)
+    # The geometric mean of 1.1 three times and 1.21.
+    assert faster.mean.value == pytest.approx(1.1 ** (5 / 4) - 1)
+    assert ideas.gain(product, variant, higher_is_better=False).median == pytest.approx(1 / 1.1 - 1)
+
+
+def test_a_gain_is_judged_by_its_rounds() -> None:
+    noise = ideas.gain([110.0, 90.0, 91.0, 111.0], [100.0] * 4, higher_is_better=True)
+    assert noise.mean.beyond_noise is False
+    real = ideas.gain([110.0, 111.0, 111.0, 110.0], [100.0] * 4, higher_is_better=True)
+    assert real.mean.beyond_noise is True
 
 
 def test_a_gain_in_words() -> None:
-    assert ideas.in_words(Change(0.1, 0.05, 0.15)) == "10.0% faster (+5.0% to +15.0%)"
-    assert ideas.in_words(Change(-0.1, -0.15, -0.05)) == "10.0% slower (-15.0% to -5.0%)"
-    assert ideas.in_words(Change(0.03, -0.05, 0.11)) == "within the noise (+3.0%; -5.0% to +11.0%)"
-    assert ideas.in_words(Change(0.03)) == "3.0% faster in the one round there was: noise unknown"
+    rounds = "rounds +5.0% to +20.0%"
+    assert str(ideas.Gain(0.1, 0.05, 0.2, Change(0.1, 0.08, 0.15))) == f"10.0% faster ({rounds}; mean +8.0% to +15.0%)"
+    assert str(ideas.Gain(-0.1, 0.05, 0.2, Change(-0.1, -0.15, -0.05))).startswith("10.0% slower (rounds")
+    assert str(ideas.Gain(0.03, 0.05, 0.2, Change(0.02, -0.1, 0.1))) == (
+        f"within the noise: +3.0% ({rounds}; mean -10.0% to +10.0%)"
+    )
+    assert str(ideas.Gain(0.03, 0.05, 0.2, Change(0.03))) == f"3.0% faster ({rounds}), noise unknown"
 
 
-def test_one_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_an_operation_is_no_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(turns, "run_once", lambda library, workload, options: {workload.figure.value: 0.0})
     path = tmp_path / "ideas.json"
-    arguments = ["--variants", "frame_object", "--workloads", "unary_1", "--rounds", "1", "--cores", "none"]
+    assert main(["ideas", "--variants", "frame_buffer", "--cores", "none", "--json", str(path)]) == 1
+    assert "ideas: trio_grpc: nothing came through" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_one_short_run_gives_a_table_and_json(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Processes are slow to start: the second round repeats the figures of the first.
+    monkeypatch.setattr(turns, "run_once", functools.cache(turns.run_once))
+    path = tmp_path / "ideas.json"
+    arguments = ["--variants", "frame_object", "--workloads", "unary_1", "--rounds", "2", "--cores", "none"]
     assert main(["ideas", *arguments, "--duration", "0.05", "--warmup", "0.05", "--json", str(path)]) == 0
     output = capsys.readouterr()
     assert "no object per DATA frame" in output.out
     assert "noise unknown" in output.out
-    assert "[round 1/1  1/1] unary_1 frame_object" in output.err
+    assert "[round 2/2  1/1] unary_1 frame_object" in output.err
     cases = results.read(path)["cases"]
     assert list(cases) == ["unary_1 frame_object: product", "unary_1 frame_object: variant"]
     assert all(by_round[0]["p50_us"] > 0 for by_round in cases.values())
@@ -217,6 +241,7 @@ def test_one_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.Cap
         ("--variants=nobody", "unknown variant 'nobody'; known: frame_buffer"),
         ("--workloads=", "no workload named"),
         ("--rounds=0", "not a whole number above 0"),
+        ("--rounds=3", "'3' is odd"),
         ("--cores=1", "neither SERVER,CLIENT"),
     ],
 )
