@@ -83,6 +83,9 @@ test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyp
 bench: env  ## compare with other libraries (ARGS="peers" is the default)
 	$(BIN)/python -m benchmarks $(or $(ARGS),peers)
 
+plots: env  ## measure and draw docs/performance/*.svg: a quarter of an hour, on a quiet machine (ARGS="--quick" tries it)
+	$(BIN)/python -m benchmarks plots $(ARGS)
+
 bench-env: env  ## what the comparison needs beside: an environment for purerpc (an old h2), the programs of grpc-go
 	$(BIN)/python -m benchmarks setup
 

@@ -19,7 +19,7 @@ from benchmarks import flame, results
 from benchmarks.arguments import cores, count, counts, default_cores, json_path, names, positive
 from benchmarks.libraries.base import cpu_seconds
 from benchmarks.machine import RESULTS, ROOT
-from benchmarks.peers import Options, RunFailedError, format_figure, missing, run_once, run_undisturbed
+from benchmarks.peers import DISTURBED, Options, RunFailedError, format_figure, missing, run_once, run_undisturbed
 from benchmarks.statistics import median
 from benchmarks.workloads import LIBRARIES, MEBIBYTE, OURS, WORKLOADS, Library, Workload
 
@@ -134,11 +134,12 @@ def measure(
                     continue
                 cases.setdefault(point.case(library.name), []).append(figures(point, library, run))
                 left = (time.monotonic() - begun) / index * (total - index)
-                print(
-                    f"{format_figure(run['ops_per_second']):>10} calls/s   {left:.0f} s left",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                said = f"{format_figure(run['ops_per_second']):>10} calls/s   {left:.0f} s left"
+                if not run["ops_per_second"]:
+                    said += "   NOT DRAWN: no call ended"
+                elif run.get("foreign_cpu", 0.0) > DISTURBED:
+                    said += f"   DISTURBED by other programs: {run['foreign_cpu']:.0%}"
+                print(said, file=sys.stderr, flush=True)
     return cases, failures
 
 
@@ -293,6 +294,13 @@ def spread_out(places: Sequence[float], least: float) -> list[float]:
     return moved
 
 
+def disturbed(cases: dict[str, list[dict[str, Any]]]) -> str | None:
+    """Says how many runs other programs took a core from; None if they left all alone."""
+    runs = [run for rounds in cases.values() for run in rounds]
+    number = sum(run.get("foreign_cpu", 0.0) > DISTURBED for run in runs)
+    return f"{number} of {len(runs)} runs disturbed by other programs" if number else None
+
+
 def about(measured: dict[str, Any], basis: str, packages: Sequence[str]) -> list[str]:
     """Returns what every picture says about its circumstances, in lines.
 
@@ -337,6 +345,11 @@ def draw(chart: Chart, measured: dict[str, Any], path: Path) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     lines = series(chart, measured["cases"])
+    rounds = measured["options"]["rounds"]
+    basis = "one round" if rounds == 1 else f"medians of {rounds} rounds and their range"
+    if caveat := disturbed(measured["cases"]):
+        basis += f" · {caveat}"
+    said = about(measured, basis, ("trio", "grpcio", "grpclib", "protobuf"))
     settings = {
         "svg.fonttype": "none",
         "svg.hashsalt": "trio_grpc",
@@ -346,7 +359,7 @@ def draw(chart: Chart, measured: dict[str, Any], path: Path) -> None:
     }
     with mpl.rc_context(settings):
         figure = Figure(figsize=(7.6, 4.7))
-        axes = figure.add_axes((0.115, 0.115, 0.715, 0.7))
+        axes = figure.add_axes((0.115, 0.115, 0.715, 0.775 - 0.038 * len(said)))
         for library in (name for name in STYLES if name in lines):
             style, line = STYLES[library], lines[library]
             across = [place for place, _ in line]
@@ -393,9 +406,7 @@ def draw(chart: Chart, measured: dict[str, Any], path: Path) -> None:
         axes.set_ylabel(chart.up)
         axes.yaxis.set_label_coords(-0.128, 0.5)
         figure.text(0.012, 0.95, chart.title, fontsize=12.5, fontweight="bold", va="center")
-        rounds = measured["options"]["rounds"]
-        basis = "one round" if rounds == 1 else f"medians of {rounds} rounds and their range"
-        for index, text in enumerate(about(measured, basis, ("trio", "grpcio", "grpclib", "protobuf"))):
+        for index, text in enumerate(said):
             figure.text(0.012, 0.905 - 0.038 * index, text, fontsize=8, color="#555555", va="center")
         _label_ends(axes, lines)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None}, facecolor="white")
@@ -450,6 +461,8 @@ def table(measured: dict[str, Any]) -> str:
         for value in sorted({value for line in rows.values() for value in line}):
             cells = [format_figure(median(rows[name][value])) if value in rows[name] else "" for name in shown]
             lines.append(f"{written(value):>22}" + "".join(f"{cell:>15}" for cell in cells))
+    if caveat := disturbed(measured["cases"]):
+        lines += ["", f"{caveat}: repeat on a quiet machine before believing these figures"]
     for end, stacks in measured.get("stacks", {}).items():
         lines += ["", f"where the {end}'s time is spent, by file"]
         shares = list(flame.shares_by_file(stacks).items())[:12]

@@ -135,6 +135,15 @@ def test_a_smoke_run_says_so_in_its_pictures(tmp_path: Path) -> None:
 
 
 @draws
+def test_a_picture_says_how_many_runs_were_disturbed(tmp_path: Path) -> None:
+    noisy = measured()
+    noisy["cases"]["concurrency 1: floor"][1]["foreign_cpu"] = 0.3
+    plots.draw(plots.CHARTS[0], noisy, tmp_path / "chart.svg")
+    assert any("1 of 36 runs disturbed by other programs" in text for text in texts(tmp_path / "chart.svg"))
+    assert "1 of 36 runs disturbed by other programs: repeat" in plots.table(noisy)
+
+
+@draws
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     only_sizes = measured()
     only_sizes["stacks"] = {}
