@@ -42,6 +42,7 @@ METRICS: dict[str, Metric] = {
         Metric("client_cpu_us_per_op", "Client CPU/op", "µs", False),
         Metric("server_cpu_us_per_op", "Server CPU/op", "µs", False),
         Metric("cpu_us_per_op", "CPU/op", "µs", False),
+        Metric("foreign_cpu", "Foreign CPU", "core", None),
         Metric("ns_per_op", "Time/op", "ns", False),
         Metric("megabytes_per_second", "MB/s", "MB/s", True),
         Metric("kib_each", "RSS/each", "KiB", False),

@@ -51,6 +51,8 @@ what the figures mean:
   ..-Lat                      of round trips, as the client's application sees them; `unconstrained` has none
   Client/Server CPU/op        user and system time of that process, divided by the operations that it has seen itself;
                               with --bufconn there is one process, and CPU/op is that of both sides
+  Foreign CPU                 share of a core that other programs took from the end that lost most; above 5 % a round is
+                              marked while it runs, and is better repeated on a quiet machine
   Allocs/op, Bytes/op         blocks of memory that Python's allocators hand out, and their sizes, at both ends
                               together, freed again or not. Counted for {COUNTING:g} s or more after the time is up;
                               nothing else is measured then. Not in it: objects from the interpreter's free lists, and
@@ -308,7 +310,11 @@ def main(arguments: argparse.Namespace) -> int:
     if problem := allocations.missing():
         print(f"leaving out Allocs/op and Bytes/op: {problem}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        certificates = str(make_certificates(Path(folder))) if arguments.tls else None
+        try:
+            certificates = str(make_certificates(Path(folder))) if arguments.tls else None
+        except ImportError as error:
+            print(f"failed: --tls needs a package that `make env` installs: {error}", file=sys.stderr)
+            return 1
         measured, failures = measure_all(cases(arguments, certificates), arguments, not problem)
     if measured:
         results.write(arguments.json, results.record("run", options(arguments), measured))
