@@ -117,6 +117,13 @@ VARIANTS: dict[str, Variant] = {
             ),
         ),
         Variant(
+            "woken_writer",
+            "an idle writer's step runs in the task that has something to write",
+            "the writer is always woken, through the scheduler",
+            ("unary_1", "unary_100", "ping_pong_200"),
+            (Change(f"{_TRANSPORT}.stream:Stream.announce_alone", (), "return self.announce()"),),
+        ),
+        Variant(
             "no_throttle",
             "the reader waits while many replies are unwritten",
             "the reader never waits for the writer",

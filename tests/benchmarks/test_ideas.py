@@ -107,6 +107,22 @@ def test_an_object_is_made_for_each_data_frame(monkeypatch: pytest.MonkeyPatch) 
     assert sum(frame.stop - frame.start for frame in made) > 2 * 200_000
 
 
+@pytest.mark.parametrize(("name", "alone"), [(None, True), ("woken_writer", False)])
+def test_an_idle_writer_is_woken_for_each_write(name: str | None, alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[Any] = []
+    write_alone = LoopyWriter._write_alone
+
+    def counting_write_alone(self: LoopyWriter, stream: Any) -> None:
+        steps.append(stream)
+        write_alone(self, stream)
+
+    monkeypatch.setattr(LoopyWriter, "_write_alone", counting_write_alone)
+    if name is not None:
+        put_on(name, monkeypatch)
+    trio.run(converse)
+    assert bool(steps) is alone
+
+
 @pytest.mark.parametrize(("name", "waits"), [(None, True), ("no_throttle", False)])
 def test_without_the_throttle_the_reader_does_not_wait(
     name: str | None, waits: bool, monkeypatch: pytest.MonkeyPatch
