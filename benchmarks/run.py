@@ -34,9 +34,10 @@ HELP = "measure trio_grpc alone: rates, latencies, CPU and allocations of one ki
 DEFAULT_JSON = RESULTS / "run.json"
 #: Seconds for a process to start and connect, and to answer when it is busy.
 TIMEOUT = 30.0
+#: A measurement in which nothing has ended is made longer, up to so many times --benchtime.
+_LONGEST = 10
 #: Allocations are counted for so many seconds at a time, until each loop has made some operations, but not for ever.
 COUNTING = 0.3
-_MOST_COUNTINGS = 10
 _OPERATIONS_PER_LOOP = 10
 #: Above this share of a core taken by other programs, a round is marked as disturbed.
 _DISTURBED = 0.05
@@ -135,7 +136,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with certificates made at the start (default: --no-tls)",
     )
     parser.add_argument(
-        "--benchtime", type=positive(float), default=3.0, metavar="SECONDS", help="of each measurement (default: 3)"
+        "--benchtime",
+        type=positive(float),
+        default=3.0,
+        metavar="SECONDS",
+        help="of each measurement; one in which nothing has ended by then is made longer (default: 3)",
     )
     parser.add_argument(
         "--warmup", type=positive(float), default=0.7, metavar="SECONDS", help="before each measurement (default: 0.7)"
@@ -220,7 +225,10 @@ def measure(case: Case, arguments: argparse.Namespace, counts: bool) -> dict[str
     with started(case.plan, arguments.cores, arguments.bufconn, TIMEOUT) as ends:
         time.sleep(arguments.warmup)
         ask(ends, "mark", TIMEOUT)
-        time.sleep(arguments.benchtime)
+        for _ in range(_LONGEST):
+            time.sleep(arguments.benchtime)
+            if all(end["sent"] and end["received"] for end in ask(ends, "look", TIMEOUT)):
+                break
         timed = ask(ends, "count" if counts else "mark", TIMEOUT)
         counted = count(case, ends) if counts else []
     return figures(case, timed, counted)
@@ -230,7 +238,7 @@ def count(case: Case, ends: tuple[End, ...]) -> list[dict[str, Any]]:
     """Returns what each end has told while allocations were counted, which must have begun."""
     total: list[Counter[str]] = [Counter() for _ in ends]
     enough = _OPERATIONS_PER_LOOP * case.plan.calls * case.plan.connections
-    for _ in range(_MOST_COUNTINGS):
+    for _ in range(_LONGEST):
         time.sleep(COUNTING)
         for sums, told in zip(total, ask(ends, "count", TIMEOUT), strict=True):
             sums.update({key: told[key] for key in ("sent", "received", "allocations", "bytes")})
@@ -254,8 +262,8 @@ def figures(case: Case, timed: list[dict[str, Any]], counted: list[dict[str, Any
     seconds = client["seconds"]
     operations = case.operations(client)
     if not all(case.operations(end) for end in timed):
-        raise EndFailedError(f"no operation ended in {seconds:.2f} s: --benchtime, or --warmup, is too short for this")
-    record = {
+        raise EndFailedError(f"no operation ended in {seconds:.2f} s: --benchtime is too short for this")
+    record: dict[str, float] = {
         "total_ops": operations,
         "send_ops": client["sent"],
         "recv_ops": client["received"],
@@ -273,7 +281,9 @@ def figures(case: Case, timed: list[dict[str, Any]], counted: list[dict[str, Any
         # Each end by its own operations: the two are not told to begin at exactly the same time.
         for key, what in (("bytes_per_op", "bytes"), ("allocs_per_op", "allocations")):
             record[key] = sum(end[what] / case.operations(end) for end in counted)
-    record["foreign_cpu"] = max(end["foreign_cpu"] / end["seconds"] for end in timed)
+    shares = [end["foreign_cpu"] / end["seconds"] for end in timed if end["foreign_cpu"] is not None]
+    if shares:
+        record["foreign_cpu"] = max(shares)
     return record
 
 
@@ -347,7 +357,7 @@ def measure_all(
         measured.setdefault(case.title, []).append(record)
         p50 = f"  p50 {_number(record['p50_us'])} µs" if "p50_us" in record else ""
         disturbed = ""
-        if record["foreign_cpu"] > _DISTURBED:
+        if record.get("foreign_cpu", 0.0) > _DISTURBED:
             disturbed = f"  DISTURBED by other programs: {record['foreign_cpu']:.0%} of a core"
         print(f"{_number(record['ops_per_second']):>10} ops/s{p50}{disturbed}", file=sys.stderr, flush=True)
     return measured, failures

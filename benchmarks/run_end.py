@@ -5,6 +5,7 @@ It plays until its standard input ends, and answers each line that it reads ther
     mark    what was counted since the last mark: seconds, CPU, the CPU that other programs took on its core,
             messages, latencies
     count   the same, and begins to count allocations; the next mark tells them
+    look    messages since the last mark, and goes on
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ class Counters:
         self._core = core_seconds(os.getpid())
         self._time = time.perf_counter()
 
+    def look(self) -> dict[str, Any]:
+        """Returns the messages since the last mark."""
+        return {"sent": self._tally.sent - self._sent, "received": self._tally.received - self._received}
+
     def mark(self, count: bool) -> dict[str, Any]:
         """Returns the figures since the last mark, and begins anew.
 
@@ -119,9 +124,8 @@ class Counters:
         figures: dict[str, Any] = {
             "seconds": seconds,
             "cpu": cpu,
-            "foreign_cpu": 0.0 if core is None or self._core is None else max(0.0, core - self._core - cpu),
-            "sent": self._tally.sent - self._sent,
-            "received": self._tally.received - self._received,
+            "foreign_cpu": None if core is None or self._core is None else max(0.0, core - self._core - cpu),
+            **self.look(),
             "allocations": self._allocated.allocations,
             "bytes": self._allocated.bytes,
             **summary(self._tally.latencies),
@@ -151,7 +155,11 @@ async def serve(plan: Plan, listener: trio.abc.Listener[Any], tally: Tally, serv
         listener = ShapedListener(listener, network, services)
     ssl_context = server_context(Path(plan.tls)) if plan.tls else None
     servicer = Bench(plan.response_size, tally, unconstrained=plan.workload == "unconstrained")
-    options = {"ssl_context": ssl_context, "limits": plan.limits, "compression": plan.compression}
+    options: dict[str, Any] = {
+        "ssl_context": ssl_context,
+        "limits": plan.limits,
+        "compression": plan.compression,
+    }
     await services.start(partial(trio_grpc.serve, [servicer], listener, **options))
 
 
@@ -232,7 +240,7 @@ async def obey(counters: Counters, port: int | None) -> None:
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as commands:
         async for chunk in commands:
             for command in chunk.split():
-                _say(counters.mark(count=command == b"count"))
+                _say(counters.look() if command == b"look" else counters.mark(count=command == b"count"))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import zlib
@@ -73,7 +74,7 @@ def test_each_message_of_unconstrained_streams_is_an_operation_and_one_process_h
 
 @pytest.mark.parametrize("timed", [[end(1, 0), end(1, 1)], [end(1, 1), end(0, 1)], [end(0, 0)]])
 def test_a_time_in_which_nothing_ends_gives_no_figures(timed: list[dict[str, Any]]) -> None:
-    with pytest.raises(EndFailedError, match=r"no operation ended in 2\.00 s: --benchtime"):
+    with pytest.raises(EndFailedError, match=r"no operation ended in 2\.00 s: --benchtime is too short"):
         run.figures(case("unary"), timed, [])
 
 
@@ -90,6 +91,27 @@ def test_counting_goes_on_until_every_loop_has_made_some_operations(monkeypatch:
     assert server == {"sent": 41, "received": 41, "allocations": 2, "bytes": 200}
 
 
+def test_a_measurement_in_which_nothing_ends_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    looks = iter([[end(0, 0), end(0, 0)], [end(1, 1), end(0, 0)], [end(2, 2), end(1, 1)]])
+
+    def ask(ends: object, command: str, timeout: float) -> list[dict[str, Any]]:
+        asked.append(command)
+        return next(looks) if command == "look" else [end(3, 3), end(3, 3)]
+
+    monkeypatch.setattr(run, "ask", ask)
+    monkeypatch.setattr(run, "started", lambda *_: contextlib.nullcontext(()))
+    arguments = parser().parse_args(["run", "--benchtime", "0.001", "--warmup", "0.001"])
+    assert run.measure(case("unary"), arguments, counts=False)["total_ops"] == 3
+    assert asked == ["mark", "look", "look", "look", "mark"]
+
+
+def test_the_larger_share_of_a_core_that_was_lost_is_told_if_it_is_known() -> None:
+    timed = [end(1, 1, cpu=1.0), {**end(1, 1), "foreign_cpu": None}]
+    assert run.figures(case("unary"), timed, [])["foreign_cpu"] == 0.25
+    assert "foreign_cpu" not in run.figures(case("unary"), timed[1:], [])
+
+
 def test_percentiles_are_values_that_were_measured() -> None:
     ordered = list(range(1, 101))
     assert [percentile(ordered, percent) for percent in (1, 50, 90, 99, 100)] == [1, 50, 90, 99, 100]
@@ -104,6 +126,7 @@ def test_a_mark_tells_what_came_since_the_last_one() -> None:
     tally.sent += 2
     tally.received += 1
     tally.latencies.append(4000)
+    assert counters.look() == {"sent": 2, "received": 1}
     first = counters.mark(count=False)
     assert (first["sent"], first["received"], first["average_us"], first["allocations"]) == (2, 1, 4.0, 0)
     second = counters.mark(count=False)
