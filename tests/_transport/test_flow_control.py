@@ -185,3 +185,17 @@ def test_what_was_spent() -> None:
     windows.connection += 1000
     windows.granted += 1000
     assert windows.spent == 1000
+
+
+def test_what_came() -> None:
+    windows = IncomingWindows(65_535, MB, adaptive=True)
+    assert windows.received == 0
+    assert windows.initial_credit()
+    assert windows.received == 0
+    for length in (1000, MB - 2000, 1000):
+        assert windows.receive(length)
+    assert windows.received == MB
+    # Nor does credit hide it, what came before and what the windows grow by.
+    windows.grow(4 * MB)
+    assert windows.credit() == 4 * MB
+    assert windows.received == MB

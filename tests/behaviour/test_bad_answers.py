@@ -483,9 +483,9 @@ STREAM_FAULTS: dict[str, tuple[Script, ErrorCode, str]] = {
         "PRIORITY is not 5 bytes long",
     ),
     "DATA over SETTINGS_MAX_FRAME_SIZE": (
-        lambda peer: peer.send_data(3, bytes(65_537)),
+        lambda peer: peer.send_data(3, bytes(262_145)),
         ErrorCode.FRAME_SIZE_ERROR,
-        "DATA frame of 65537 bytes is over SETTINGS_MAX_FRAME_SIZE 65536",
+        "DATA frame of 262145 bytes is over SETTINGS_MAX_FRAME_SIZE 262144",
     ),
 }
 
@@ -552,9 +552,9 @@ CONNECTION_FAULTS: dict[str, tuple[Script, ErrorCode, str]] = {
         "PING is 7 bytes long instead of 8",
     ),
     "frame over the size": (
-        frame(HEADERS, END_HEADERS, 1, bytes(70_000)),
+        frame(HEADERS, END_HEADERS, 1, bytes(270_000)),
         ErrorCode.FRAME_SIZE_ERROR,
-        "frame of 70000 bytes is over SETTINGS_MAX_FRAME_SIZE 65536",
+        "frame of 270000 bytes is over SETTINGS_MAX_FRAME_SIZE 262144",
     ),
 }
 

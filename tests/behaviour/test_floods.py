@@ -10,7 +10,6 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import pytest
 import trio
 import trio.testing
@@ -279,8 +278,7 @@ async def test_credit_and_pings_during_a_download(nursery: trio.Nursery, autojum
 
 
 async def test_empty_frames_and_padding_in_an_upload(nursery: trio.Nursery, autojump_clock: Any) -> None:
-    # What came is counted in steps of 256 KiB.
-    endpoint = await start_server(nursery, limits=attrs.evolve(TIGHT, max_overhead_frames=600))
+    endpoint = await start_server(nursery, limits=TIGHT)
     async with await endpoint.client() as peer:
         await peer.send_request(1, CLIENT_STREAM)
         request = EchoRequest(payload=bytes(1000)).SerializeToString()

@@ -139,22 +139,25 @@ class SocketByteStream(ByteStream):
     async def _send_gathered(self, pieces: Sequence[Buffer]) -> None:
         sock = self._socket
         index = 0
+        # What is left of a piece that was cut.
+        rest: list[Buffer] = []
         while index < len(pieces):
-            batch = pieces[index : index + _IOV_MAX]
+            batch = rest + list(pieces[index + len(rest) : index + _IOV_MAX])
             try:
                 sent = sock.sendmsg(batch)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(sock)
-                continue
+                sent = 0
             for piece in batch:
                 if sent < len(piece):
                     break
                 sent -= len(piece)
                 index += 1
-            if sent:
-                # A piece was cut: finish it alone, then gather on.
-                await self._send_one(memoryview(pieces[index])[sent:])
-                index += 1
+            else:
+                rest = []
+                continue
+            rest = [memoryview(piece)[sent:]]
+            # The kernel's buffer was full. It has space again in fewer and larger portions for who waits for it.
+            await trio.lowlevel.wait_writable(sock)
 
     def set_user_timeout(self, seconds: float) -> None:
         _set_user_timeout(self._socket, seconds)

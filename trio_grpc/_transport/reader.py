@@ -594,7 +594,7 @@ class Reader:
         if self._overhead.left < 0:
             progress = (
                 self._table.opened * _OVERHEAD_PER_CALL
-                + self._incoming.returned // _BYTES_PER_OVERHEAD
+                + self._incoming.received // _BYTES_PER_OVERHEAD
                 + self._outgoing.spent
             )
             if not self._overhead.refill(self._now, progress):
