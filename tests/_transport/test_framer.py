@@ -482,7 +482,30 @@ def test_unknown_settings_are_not_remembered() -> None:
     for number in range(100, 10_000, 32):
         payload = b"".join(setting(number + step, 1) for step in range(32))
         conversation.framer.receive(frames.frame(SETTINGS, 0, 0, payload))
+    assert conversation.framer._h2 is not None
     assert len(conversation.framer._h2.remote_settings) < 20
+
+
+@pytest.mark.parametrize("client_side", [True, False], ids=["client", "server"])
+def test_what_judges_settings_is_there_only_until_ours_are_acknowledged(client_side: bool) -> None:
+    conversation = Conversation(client_side=client_side)
+    assert conversation.framer._h2 is not None
+    conversation.receive(frames.frame(SETTINGS, ACK, 0))
+    assert conversation.framer._h2 is None
+    assert conversation.receive(frames.frame(SETTINGS, 0, 0, setting(4, 7))) == [("settings", None, 7, None, None)]
+    assert conversation.recorder.acks[-1] == frames.frame(SETTINGS, ACK, 0)
+    with pytest.raises(ConnectionFault) as caught:
+        conversation.receive(frames.frame(SETTINGS, 0, 0, setting(4, 2**31)))
+    assert caught.value.error_code == ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_pings_of_connections_do_not_mix() -> None:
+    conversations = [Conversation(client_side=client_side) for client_side in (True, False, True, False)]
+    for number, conversation in enumerate(conversations):
+        payload = bytes([number]) * 8
+        assert conversation.framer.ping(payload) == frames.frame(PING, 0, 0, payload)
+        reply = frames.frame(PING, ACK, 0, payload)
+        assert conversation.receive(frames.frame(PING, 0, 0, payload)) == [("ping", reply)]
 
 
 def test_a_ping_of_ours() -> None:

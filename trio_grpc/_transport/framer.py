@@ -1,10 +1,11 @@
 """Bytes to frames and back to order: the first room of both planes.
 
-Control plane: SETTINGS and PING go, one whole frame at a time, through one `h2.connection.H2Connection`, which never
-sees a stream. Data plane: all other frames are split by their 9-byte header and handled here, because h2 turns most
-stream errors into connection errors and gives up live streams at a GOAWAY. So this room owes RFC 9113's checks itself:
-first frame, contiguity of CONTINUATION, lengths, stream ids where a type fixes them, padding. It does no I/O and keeps
-no streams: it calls a `FrameHandler`.
+Control plane: SETTINGS and PING go, one whole frame at a time, through an `h2.connection.H2Connection`, which never
+sees a stream, and which is kept only while there is something to remember: an idle connection has none. Data plane: all
+other frames are split by their 9-byte header and handled here, because h2 turns most stream errors into connection
+errors and gives up live streams at a GOAWAY. So this room owes RFC 9113's checks itself: first frame, contiguity of
+CONTINUATION, lengths, stream ids where a type fixes them, padding. It does no I/O and keeps no streams: it calls a
+`FrameHandler`.
 
 The copyless read (grpc-go #8657): payload bytes of DATA are handed on as positions in the bytes that were read, also
 while a frame is still incomplete. There is no frame buffer and no object per frame.
@@ -13,6 +14,7 @@ while a frame is still incomplete. There is no frame buffer and no object per fr
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
 import h2.config
@@ -144,19 +146,16 @@ class Framer(Generic[RecordT]):
         self._block_length = 0
         self._max_block = max(MAX_HEADER_BLOCK, 2 * decoder.max_list_size)
         self._max_block_frames = max(_MAX_FRAMES, 2 * self._max_block // frames.DEFAULT_MAX_FRAME_SIZE)
-        self._h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=client_side, header_encoding=None))
-        self._h2.local_settings = h2.settings.Settings(
-            client=client_side,
-            initial_values={h2.settings.SettingCodes(code): value for code, value in settings.items()},
-        )
-        self._h2.initiate_connection()
-        self.preface: bytes = self._h2.data_to_send()
+        self._client_side = client_side
+        self._settings = tuple(settings.items())
+        # Here from the first SETTINGS of the peer until ours are acknowledged: it takes more memory than all the rest.
+        self._h2: h2.connection.H2Connection | None = None
+        self._settings_acknowledged = False
+        self.preface: bytes = _preface(client_side, self._settings)
 
     def ping(self, payload: bytes) -> bytes:
         """Return a PING frame with these eight bytes."""
-        self._h2.ping(payload)
-        data: bytes = self._h2.data_to_send()
-        return data
+        return _send_ping(self._client_side, payload)
 
     def receive(self, data: bytes) -> None:
         """Take the next bytes of the connection.
@@ -239,8 +238,6 @@ class Framer(Generic[RecordT]):
         if not expected.startswith(got):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, _describe_stranger(data, "the HTTP/2 client preface"))
         self._preface_left = expected[len(got) :]
-        if not self._preface_left:
-            self._feed_h2(PREFACE)
         return len(got)
 
     # -- DATA
@@ -422,7 +419,8 @@ class Framer(Generic[RecordT]):
         if flags & ACK:
             if payload:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS ACK with a payload")
-            self._feed_h2(frames.frame(SETTINGS, ACK, 0))
+            self._settings_acknowledged = True
+            self._feed_settings(frames.frame(SETTINGS, ACK, 0))
             self._handler.on_settings_acknowledged()
             return
         if len(payload) % 6:
@@ -437,8 +435,8 @@ class Framer(Generic[RecordT]):
             if identifier in _KNOWN_SETTINGS:
                 kept += _SETTING.pack(identifier, value)
                 values[identifier] = value
-        ack = self._feed_h2(frames.frame(SETTINGS, 0, 0, bytes(kept)))
         self.settings_received = True
+        ack = self._feed_settings(frames.frame(SETTINGS, 0, 0, bytes(kept)))
         self._handler.on_settings(
             ApplySettings(
                 ack,
@@ -454,23 +452,93 @@ class Framer(Generic[RecordT]):
         if stream_id:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "PING on a stream")
         _check_length("PING", payload, 8)
-        reply = self._feed_h2(frames.frame(PING, flags & ACK, 0, payload))
+        reply = _receive_ping(self._client_side, frames.frame(PING, flags & ACK, 0, payload))
         if flags & ACK:
             self._handler.on_ping_acknowledged(payload)
         else:
             self._handler.on_ping(reply)
 
-    def _feed_h2(self, data: bytes) -> bytes:
-        """Hand h2 one whole frame; return what it answers, or translate its refusal.
-
-        h2's own GOAWAY is thrown away: it says last-stream-id 0, and the peer would run its calls a second time.
-        """
-        try:
-            self._h2.receive_data(data)
-        except h2.exceptions.ProtocolError as error:
-            raise ConnectionFault(int(error.error_code), str(error) or type(error).__name__) from error
-        answer: bytes = self._h2.data_to_send()
+    def _feed_settings(self, data: bytes) -> bytes:
+        """Hand h2 a SETTINGS frame; return what it answers."""
+        if self._h2 is None:
+            self._h2 = _open_h2(self._client_side, self._settings)
+        answer = _feed(self._h2, data)
+        if self.settings_received and self._settings_acknowledged:
+            # Later SETTINGS are rare, and judged without regard to earlier ones.
+            self._h2 = None
         return answer
+
+
+# -- h2
+
+
+#: Our settings, by identifier.
+_Settings = tuple[tuple[int, int], ...]
+
+
+def _make_h2(client_side: bool, settings: _Settings) -> h2.connection.H2Connection:
+    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=client_side, header_encoding=None))
+    connection.local_settings = h2.settings.Settings(
+        client=client_side,
+        initial_values={h2.settings.SettingCodes(code): value for code, value in settings},
+    )
+    connection.initiate_connection()
+    return connection
+
+
+def _open_h2(client_side: bool, settings: _Settings) -> h2.connection.H2Connection:
+    """Return an h2 connection that has said its preface and heard the peer's."""
+    connection = _make_h2(client_side, settings)
+    connection.clear_outbound_data_buffer()
+    if not client_side:
+        connection.receive_data(PREFACE)
+    return connection
+
+
+@lru_cache
+def _preface(client_side: bool, settings: _Settings) -> bytes:
+    data: bytes = _make_h2(client_side, settings).data_to_send()
+    return data
+
+
+# PING has no state in h2, so connections share a few. Each is taken out while it is used: there may be threads.
+_FOR_PINGS: dict[bool, list[h2.connection.H2Connection]] = {False: [], True: []}
+
+
+def _take_for_ping(client_side: bool) -> h2.connection.H2Connection:
+    try:
+        return _FOR_PINGS[client_side].pop()
+    except IndexError:
+        return _open_h2(client_side, ())
+
+
+def _send_ping(client_side: bool, payload: bytes) -> bytes:
+    connection = _take_for_ping(client_side)
+    connection.ping(payload)
+    data: bytes = connection.data_to_send()
+    _FOR_PINGS[client_side].append(connection)
+    return data
+
+
+def _receive_ping(client_side: bool, data: bytes) -> bytes:
+    connection = _take_for_ping(client_side)
+    answer = _feed(connection, data)
+    # Not where h2 refused: that one is spent.
+    _FOR_PINGS[client_side].append(connection)
+    return answer
+
+
+def _feed(connection: h2.connection.H2Connection, data: bytes) -> bytes:
+    """Hand h2 one whole frame; return what it answers, or translate its refusal.
+
+    h2's own GOAWAY is thrown away: it says last-stream-id 0, and the peer would run its calls a second time.
+    """
+    try:
+        connection.receive_data(data)
+    except h2.exceptions.ProtocolError as error:
+        raise ConnectionFault(int(error.error_code), str(error) or type(error).__name__) from error
+    answer: bytes = connection.data_to_send()
+    return answer
 
 
 def _check_length(name: str, payload: bytes, length: int) -> None:
