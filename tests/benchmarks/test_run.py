@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from benchmarks import allocations, results, run
+from benchmarks import allocations, results, run, run_end
 from benchmarks.__main__ import main, parser
+from benchmarks.certificates import make_certificates
 from benchmarks.ends import EndFailedError
 from benchmarks.metrics import METRICS
 from benchmarks.run_end import Counters, Plan, percentile, summary
-from benchmarks.traffic import TRAFFIC, Metadata, Tally, message
+from benchmarks.traffic import TRAFFIC, Bench, Metadata, Tally, message
+from trio_grpc.testing import MemoryListener
 
 #: Seconds here are real ones: as few as figures can be had in.
 SHORT = ["--rounds", "1", "--benchtime", "0.1", "--warmup", "0.05", "--calls", "4", "--cores", "none"]
@@ -167,6 +170,40 @@ def test_rich_metadata_is_a_deadline_a_trace_of_each_call_and_a_token() -> None:
     assert len(token) == 800
     assert len(trace) == 55
     assert trace != dict(second["metadata"])["traceparent"]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_what_the_plan_says_is_what_the_server_sees(
+    asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.abc.Clock
+) -> None:
+    seen: list[Any] = []
+
+    class Watched(Bench):
+        async def Unary(self, request: Any, context: Any) -> Any:
+            seen.append((len(request.payload), context.request_compressed, context.time_remaining(), context.metadata))
+            return await super().Unary(request, context)
+
+    monkeypatch.setattr(run_end, "Bench", Watched)
+    tls = str(make_certificates(tmp_path)) if asked else None
+    plan = Plan("unary", 1, 2, 3000, 5000, asked, "wan" if asked else "none", asked, tls)
+    listener = MemoryListener()
+    async with trio.open_nursery() as services:
+        async with contextlib.AsyncExitStack() as channels:
+            await run_end.serve(plan, listener, Tally(), services)
+            first, second = await run_end.connect(plan, listener.connect, services, channels)
+            # Connecting is a call of each channel; they come before everything that is measured.
+            assert [size for size, *_ in seen] == [0, 0]
+            for stub in (first, second):
+                started = trio.current_time()
+                reply = await stub.Unary(message(plan.request_size), **Metadata(plan.rich).options(60))
+                assert len(reply.payload) == 5000
+                # There and back in 30 ms each, and some packets.
+                assert (0.060 < trio.current_time() - started < 0.070) is asked
+        services.cancel_scope.cancel()
+    size, compressed, remaining, metadata = seen[-1]
+    assert (size, compressed) == (3000, asked)
+    assert ("traceparent" in metadata) is ("authorization" in metadata) is asked
+    assert (remaining <= 60) is asked
 
 
 @pytest.mark.parametrize(
