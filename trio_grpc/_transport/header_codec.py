@@ -9,7 +9,6 @@ the same block arrives under the same table. Frames, streams, gRPC rules and I/O
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Generic, TypeVar
 
@@ -134,7 +133,6 @@ class HeaderEncoder:
 
     __slots__ = (
         "_blocks",
-        "_entries",
         "_inserted",
         "_names",
         "_positions",
@@ -161,15 +159,14 @@ class HeaderEncoder:
             sensitive: Names of further fields that must never enter a table, neither here nor in any proxy.
         """
         self._size_cap = max_table_size
-        self._sensitive = _ALWAYS_SENSITIVE.union(sensitive)
+        self._sensitive = _ALWAYS_SENSITIVE.union(sensitive) if sensitive else _ALWAYS_SENSITIVE
         # Both are only right for the table as it is now: every change of the table empties them.
         self._blocks: dict[HeaderTemplate, bytes] = {}
         self._prefixes: dict[bytes, bytes] = {}
         # The table, oldest entry first. An entry's position is the number of entries inserted before it.
-        self._entries: deque[Field] = deque()
+        self._positions: dict[Field, int] = {}
         self._table_size = 0
         self._inserted = 0
-        self._positions: dict[Field, int] = {}
         self._names: dict[bytes, int] = {}
         # What the peer's decoder believes, and the smallest size since it was last told.
         self._signalled_size = _DEFAULT_TABLE_SIZE
@@ -288,7 +285,6 @@ class HeaderEncoder:
     def _insert(self, field: Field, size: int) -> None:
         """Puts a field that is not there yet into the table."""
         self._evict(self.max_table_size - size)
-        self._entries.append(field)
         self._table_size += size
         self._positions[field] = self._names[field[0]] = self._inserted
         self._inserted += 1
@@ -297,7 +293,7 @@ class HeaderEncoder:
     def _evict(self, size: int) -> None:
         """Drops the oldest entries until the table is no larger than ``size``."""
         while self._table_size > size:
-            field = self._entries.popleft()
+            field = next(iter(self._positions))
             name, value = field
             self._table_size -= len(name) + len(value) + _ENTRY_OVERHEAD
             position = self._positions.pop(field)
@@ -353,10 +349,11 @@ def _make_huffman_step(key: int) -> tuple[int, bytes, bool]:
 # Octets 0x81 to 0xFE are whole fields: an index of 1 to 126. 0x80 is invalid, 0xFF goes on in the next octet.
 _match_indexed_run: Final = re.compile(rb"[\x81-\xfe]+").match
 
-# The decoder's table is one list in which entry i of RFC 7541 section 2.3.3 is at 0x80 + i, so that the octet of an
-# indexed field is its own index into the list. What lies below is padding that no octet reaches.
+# Entry i of RFC 7541 section 2.3.3 is at 0x80 + i, so that the octet of an indexed field is its own index. What lies
+# below is padding that no octet reaches. All connections share it; the dynamic tables go on where it ends.
 _PADDING: Final[Field] = (b"", b"")
-_DYNAMIC_START: Final = _INDEXED + _FIRST_DYNAMIC
+_STATIC_FIELDS: Final = (_PADDING,) * (_INDEXED + 1) + _STATIC
+_DYNAMIC_START: Final = len(_STATIC_FIELDS)
 
 
 class HeaderDecoder(Generic[T]):
@@ -379,7 +376,6 @@ class HeaderDecoder(Generic[T]):
         "_records",
         "_seen",
         "_size_limit",
-        "_sizes",
         "_strings",
         "_table",
         "_table_size",
@@ -417,8 +413,8 @@ class HeaderDecoder(Generic[T]):
         self._size_limit = max_table_size
         # Until it has seen our settings the peer may use the default size, whatever we allow.
         self._max_table_size = _DEFAULT_TABLE_SIZE
-        self._table: list[Field] = [_PADDING] * (_INDEXED + 1) + list(_STATIC)
-        self._sizes: list[int] = [len(name) + len(value) + _ENTRY_OVERHEAD for name, value in self._table]
+        # The dynamic table, newest entry first.
+        self._table: list[Field] = []
         self._table_size = 0
         # These two are right for the table as it is now only: every change of it empties them.
         self._records: dict[bytes, T] = {}
@@ -465,9 +461,14 @@ class HeaderDecoder(Generic[T]):
         else:
             run = _match_indexed_run(block)
             head = block[: run.end()] if run is not None else b""
-            # A bomb of such fields must not make a list, not even one of integers.
-            size = sum(map(self._sizes.__getitem__, head))
-            fields = [table[octet] for octet in head] if size <= limit else []
+            size = 0
+            fields = []
+            for octet in head:
+                field = _STATIC_FIELDS[octet] if octet < _DYNAMIC_START else table[octet - _DYNAMIC_START]
+                size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
+                # A bomb of such fields must not make a list.
+                if size <= limit:
+                    fields.append(field)
         head_size = size
         position = len(head)
         tail: list[Field] = []
@@ -482,8 +483,8 @@ class HeaderDecoder(Generic[T]):
                     raise HeaderBlockError("header block refers to entry 0")
                 else:
                     position += 1
-                field = table[octet]
-                size += self._sizes[octet]
+                field = _STATIC_FIELDS[octet] if octet < _DYNAMIC_START else table[octet - _DYNAMIC_START]
+                size += len(field[0]) + len(field[1]) + _ENTRY_OVERHEAD
                 if size <= limit:
                     tail.append(field)
                 continue
@@ -513,7 +514,7 @@ class HeaderDecoder(Generic[T]):
                 changed = True
                 continue
             if index:
-                name = table[_INDEXED + index][0]
+                name = (_STATIC[index - 1] if index < _FIRST_DYNAMIC else table[index - _FIRST_DYNAMIC])[0]
             else:
                 length = block[position]
                 if length < 0x7F:
@@ -638,8 +639,7 @@ class HeaderDecoder(Generic[T]):
         """Puts a field into the table; one that is too large for it empties it (RFC 7541 section 4.4)."""
         self._evict(self._max_table_size - size)
         if size <= self._max_table_size:
-            self._table.insert(_DYNAMIC_START, field)
-            self._sizes.insert(_DYNAMIC_START, size)
+            self._table.insert(0, field)
             self._table_size += size
         self._forget()
 
@@ -647,8 +647,8 @@ class HeaderDecoder(Generic[T]):
         """Drops the oldest entries until the table is empty or no larger than ``size``."""
         table_size = self._table_size
         while table_size > size and table_size:
-            self._table.pop()
-            table_size -= self._sizes.pop()
+            name, value = self._table.pop()
+            table_size -= len(name) + len(value) + _ENTRY_OVERHEAD
         self._table_size = table_size
 
     def _forget(self) -> None:
