@@ -51,7 +51,7 @@ class HandlerPool:
         self._context = contextvars.copy_context()
         self._idle: list[Task] = []
         self._jobs: dict[Task, Job] = {}
-        self._waiting: deque[tuple[Stream, Job]] = deque()
+        self._waiting: deque[tuple[Stream, Job]] | None = None
         self.running = 0
 
     async def __aenter__(self) -> HandlerPool:  # noqa: PYI034 # typing.Self is 3.11's
@@ -111,6 +111,9 @@ class HandlerPool:
                 job = self._jobs.pop(task)
 
     def _wait(self, stream: Stream, job: Job) -> None:
+        if self._waiting is None:
+            # An empty deque has room for 64: most connections never need it.
+            self._waiting = deque()
         waiting = self._waiting
         if len(waiting) >= 2 * self._limit:
             # Live streams are bounded by the same limit, so at least half of these have been reset.

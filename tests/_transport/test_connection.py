@@ -358,7 +358,7 @@ async def test_a_fault_of_ours_ends_the_connection_and_is_logged(
         raise mistake
 
     if where == "reader":
-        monkeypatch.setattr(joined.connection.reader, "on_ping", fail)
+        monkeypatch.setattr(type(joined.connection.reader), "on_ping", fail)
         await joined.peer.send_ping()
     else:
         monkeypatch.setattr(joined.connection.writer, "_drain", fail)

@@ -119,6 +119,30 @@ class Framer(Generic[RecordT]):
         preface: our preface and first SETTINGS frame, to be written first.
     """
 
+    __slots__ = (
+        "_block",
+        "_block_ends_stream",
+        "_block_length",
+        "_client_side",
+        "_decoder",
+        "_h2",
+        "_handler",
+        "_max_block",
+        "_max_block_frames",
+        "_max_frame_size",
+        "_padding_left",
+        "_payload_ends_stream",
+        "_payload_left",
+        "_payload_stream",
+        "_preface_left",
+        "_settings",
+        "_settings_acknowledged",
+        "_tail",
+        "block_stream",
+        "preface",
+        "settings_received",
+    )
+
     def __init__(
         self,
         handler: FrameHandler[RecordT],

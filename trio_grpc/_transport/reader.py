@@ -8,7 +8,6 @@ their receiver, whose unread bytes the stream's window bounds.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from math import inf
 
@@ -106,6 +105,38 @@ class Reader:
         framer: cuts them into frames, and makes our PINGs.
     """
 
+    __slots__ = (
+        "_batch_bytes",
+        "_block_deadline",
+        "_byte_stream",
+        "_control_buffer",
+        "_incoming",
+        "_is_server",
+        "_last_opened",
+        "_message_limit",
+        "_new_streams",
+        "_now",
+        "_on_goaway",
+        "_on_ping",
+        "_on_pong",
+        "_on_settings",
+        "_on_stream",
+        "_outgoing",
+        "_overhead",
+        "_peer",
+        "_premature",
+        "_resets",
+        "_settings_seen",
+        "_skipped",
+        "_streams",
+        "_table",
+        "accepting",
+        "framer",
+        "last_peer_stream_id",
+        "last_read",
+        "refuse_above",
+    )
+
     def __init__(
         self,
         side: Side,
@@ -147,7 +178,7 @@ class Reader:
         self._new_streams: list[Stream] = []
         self._settings_seen = False
         #: Stream ids that a client left out: closed without ever having been open (RFC 9113, 5.1.1).
-        self._skipped: deque[range] = deque(maxlen=_SKIPPED)
+        self._skipped: tuple[range, ...] = ()
         self._batch_bytes = 0
         self._now = 0.0
         self._block_deadline = inf
@@ -254,7 +285,8 @@ class Reader:
             self.on_overhead()
             return
         if stream_id > self.last_peer_stream_id + 2:
-            self._skipped.append(range(self.last_peer_stream_id + 1, stream_id))
+            gap = range(self.last_peer_stream_id + 1, stream_id)
+            self._skipped = (*self._skipped, gap)[-_SKIPPED:]
         self.last_peer_stream_id = stream_id
         if end_stream and isinstance(record, RequestHeaders) and record.content_length:
             record = Malformed(f"content-length is {record.content_length}, but no DATA follows")
