@@ -1,8 +1,9 @@
 """`python -m benchmarks memory`: what an idle connection, an idle stream and a slow reader cost in resident memory.
 
 Server and client are processes of their own, new for each case and round.  What one connection costs is the
-difference of resident memory (RSS) before and after many of them, both after a garbage collection, divided by their
-number.  RSS is what the process has in memory of its own: what the kernel keeps for each socket is not in it.
+difference of resident memory (RSS) before and after many of them, idle for two seconds and both after a garbage
+collection, divided by their number.  RSS is what the process has in memory of its own: what the kernel keeps for each
+socket is not in it.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ START_TIMEOUT = 30.0
 ANSWER_TIMEOUT = 60.0
 SLOWEST_OPENS_PER_SECOND = 20
 SAMPLE_SECONDS = 0.01
+# Idle is what has been so for a while: a server lets go of idle handlers after a second.
+SETTLE_SECONDS = 2.0
 
 
 class MeasurementError(Exception):
@@ -151,6 +154,7 @@ def _difference(
         ends[traced].ask("trace")
     before = {side: end.ask("rss") for side, end in ends.items()}
     make()
+    time.sleep(SETTLE_SECONDS)
     figures = {side: each(before[side], end.ask("rss"), number) for side, end in ends.items()}
     if traced:
         figures[traced]["breakdown"] = ends[traced].ask("report", number)

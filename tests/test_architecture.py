@@ -37,8 +37,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
     for floor in (
         # words that everything uses
         """
-        _metadata _transport.frames _transport.side _transport.allocator _transport.waking _deadline _version
-        _private_pool _compressors
+        _metadata _transport.frames _transport.side _transport.allocator _transport.waking _transport.timers
+        _deadline _version _private_pool _compressors
         """,
         "_status _zstd",
         "_method _codec _compression",

@@ -25,12 +25,24 @@ class Peer:
         self.asked: list[float] = []
         self.died: float | None = None
         self.timer = KeepaliveTimer(
-            time, timeout, last_read=lambda: self.last_read, busy=lambda: self.busy, ask=self._ask
+            time,
+            timeout,
+            last_read=lambda: self.last_read,
+            busy=lambda: self.busy,
+            ask=self._ask,
+            on_dead=self._die,
         )
         nursery.start_soon(self._run)
 
     async def _run(self) -> None:
-        await self.timer.run()
+        self.timer.begin()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.timer.end()
+
+    def _die(self) -> None:
+        assert self.died is None
         self.died = trio.current_time()
 
     def _ask(self) -> None:
@@ -169,6 +181,9 @@ async def test_being_cancelled(after: float, nursery: trio.Nursery, autojump_clo
     await trio.sleep(after)
     nursery.cancel_scope.cancel()
     await trio.lowlevel.checkpoint_if_cancelled()
+    assert peer.died is None
+    await trio.sleep(10_000)
+    peer.open()
     assert peer.died is None
 
 

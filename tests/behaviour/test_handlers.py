@@ -917,7 +917,7 @@ async def test_context_variables_belong_to_one_call(autojump_clock: Clock) -> No
         tasks.add(id(trio.lowlevel.current_task()))
         variable.set(request.count)
         for _ in range(3):
-            await trio.sleep(request.count % 7)
+            await trio.sleep(request.count % 7 / 100)
             assert variable.get() == request.count
         async with trio.open_nursery() as nursery:
 
@@ -939,6 +939,38 @@ async def test_context_variables_belong_to_one_call(autojump_clock: Clock) -> No
                     nursery.start_soon(call, number)
     assert seen == [-1] * 300
     assert len(tasks) < 150
+
+
+async def test_idle_workers_end_and_busy_ones_go_on(autojump_clock: Clock) -> None:
+    tasks: list[trio.lowlevel.Task] = []
+
+    async def handler(request: EchoRequest, context: Context) -> EchoReply:
+        tasks.append(trio.lowlevel.current_task())
+        await trio.sleep(request.count)
+        return EchoReply(count=request.count)
+
+    def workers() -> int:
+        assert nursery is not None
+        return len(nursery.child_tasks)
+
+    async with open_channel_pair(Echo(unary=handler)) as (channel, _):
+        stub = EchoStub(channel)
+        async with trio.open_nursery() as calls:
+            for seconds in (0, 0, 0, 5):
+                calls.start_soon(stub.Unary, EchoRequest(count=seconds))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery = tasks[0].parent_nursery
+            assert workers() == 4
+            await trio.sleep(2)
+            assert workers() == 1
+            # One that is used again in time is the same one.
+            await stub.Unary(EchoRequest())
+            await stub.Unary(EchoRequest())
+            assert workers() == 2
+            assert tasks[-1] is tasks[-2]
+        await trio.sleep(2)
+        assert workers() == 0
+        assert (await stub.Unary(EchoRequest())).count == 0
 
 
 async def test_handlers_see_the_context_of_their_server(autojump_clock: Clock) -> None:

@@ -29,6 +29,7 @@ from trio_grpc._transport.reader import Reader
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.stream_table import DEFAULT_STREAM_LIMIT, StreamTable, WatchedStreamTable
+from trio_grpc._transport.timers import Timer, call_at
 from trio_grpc._transport.tls import explain
 
 _logger = logging.getLogger("trio_grpc")
@@ -41,6 +42,10 @@ _DRAIN_PING_TIMEOUT = 5.0
 _DRAIN_PING = b"trio_bye"
 #: What the longest ``grpc-timeout`` adds to a header list.
 _TIMEOUT_SIZE = header_list_size([(b"grpc-timeout", b"99999999H")])
+
+
+def _always() -> bool:
+    return True
 
 
 class ConnectionLost(Exception):
@@ -100,7 +105,8 @@ class Connection:
         self._handshake_timeout = handshake_timeout
         self._on_draining = on_draining
         self._on_too_many_pings = on_too_many_pings
-        self._drain_pong = trio.Event()
+        self._handshake_timer: Timer | None = None
+        self._drain_pong: trio.Event | None = None
         self._drain_started = False
         self._reader_done = trio.Event()
         self._close_when_idle = False
@@ -115,7 +121,7 @@ class Connection:
         self._lifetime: LifetimeTimer | None = None
         on_idle = self._on_idle
         if lifetime is not None and min(lifetime.max_idle, lifetime.max_age) < inf:
-            self._lifetime = LifetimeTimer(lifetime, busy=lambda: self.table.slots_used > 0)
+            self._lifetime = LifetimeTimer(lifetime, busy=self._is_busy)
             if lifetime.max_idle < inf:
                 on_idle = self._on_idle_timed
         self.table: StreamTable[Stream] = StreamTable(stream_limit, on_idle)
@@ -156,24 +162,25 @@ class Connection:
             max_premature_resets=limits.max_premature_resets,
             max_overhead_frames=limits.max_overhead_frames,
             peer=peer,
-            last_opened=lambda: self.writer.last_stream_id,
+            last_opened=self._last_opened,
             on_stream=on_stream,
             on_goaway=self._on_goaway,
-            on_settings=self.ready.set,
+            on_settings=self._on_settings,
             on_pong=self._on_pong,
             on_ping=self._make_strikes(enforcement) if enforcement is not None else None,
         )
 
     def _make_keepalive(self, option: Keepalive | ServerKeepalive) -> KeepaliveTimer:
+        # A server asks at any time (gRFC A9).
+        always = isinstance(option, ServerKeepalive) or option.permit_without_calls
         timer = KeepaliveTimer(
             option.time,
             option.timeout,
-            last_read=lambda: self.reader.last_read,
-            busy=lambda: always or self.table.slots_used > 0,
-            ask=lambda: self.control_buffer.put(RawFrame(self.reader.framer.ping(KEEPALIVE_PING))),
+            last_read=self._last_read,
+            busy=_always if always else self._is_busy,
+            ask=self._ask_peer,
+            on_dead=self._on_dead_peer,
         )
-        # A server asks at any time (gRFC A9).
-        always = isinstance(option, ServerKeepalive) or option.permit_without_calls
         if not always:
             self.table = WatchedStreamTable(self.table.limit, self._on_idle, timer.wake)
         self._byte_stream.set_user_timeout(option.timeout)
@@ -181,11 +188,24 @@ class Connection:
         return timer
 
     def _make_strikes(self, enforcement: KeepaliveEnforcement) -> Callable[[float], None]:
-        return PingStrikes(
-            enforcement,
-            busy=lambda: self.table.slots_used > 0,
-            spoken=lambda: self.writer.header_blocks + self.outgoing.spent,
-        ).receive
+        return PingStrikes(enforcement, busy=self._is_busy, spoken=self._spoken).receive
+
+    # What the timers and the reader look at. Methods, as closures take thrice the memory.
+
+    def _is_busy(self) -> bool:
+        return self.table.slots_used > 0
+
+    def _last_read(self) -> float:
+        return self.reader.last_read
+
+    def _last_opened(self) -> int:
+        return self.writer.last_stream_id
+
+    def _spoken(self) -> int:
+        return self.writer.header_blocks + self.outgoing.spent
+
+    def _ask_peer(self) -> None:
+        self.control_buffer.put(RawFrame(self.reader.framer.ping(KEEPALIVE_PING)))
 
     # -- the tasks
 
@@ -195,16 +215,20 @@ class Connection:
         credit = self.incoming.initial_credit()
         preface = self.reader.framer.preface + (frames.window_update(0, credit) if credit else b"")
         self.control_buffer.put(RawFrame(preface))
+        handshake_ends = trio.current_time() + self._handshake_timeout
+        self._handshake_timer = call_at(handshake_ends, self._on_handshake_timeout)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, nursery.cancel_scope)
-                    nursery.start_soon(self._keep_time)
                     if self._lifetime is not None:
                         nursery.start_soon(self._end_in_time, self._lifetime)
                     await self._read()
                     self._reader_done.set()
         finally:
+            self._end_handshake()
+            if self._keepalive is not None:
+                self._keepalive.end()
             self._fail(ConnectionLost(f"connection to {self.peer} was closed"))
             try:
                 await self._byte_stream.aclose()
@@ -249,18 +273,6 @@ class Connection:
             scope.cancel()
 
     @enable_ki_protection
-    async def _keep_time(self) -> None:
-        """The timers, one after the other in one task: the handshake's first."""
-        await self._await_handshake()
-        if self._keepalive is not None and self.ready.is_set():
-            await self._keepalive.run()
-            # Its answers do not come, so there is nothing to say to it: whoever stands in a write is called back.
-            error = TimeoutError(f"keepalive: no answer to a PING in {self._keepalive_timeout:g} s")
-            _logger.info("connection to %s ended: %s", self.peer, error)
-            self._lose(error)
-            self._scope.cancel()
-
-    @enable_ki_protection
     async def _end_in_time(self, lifetime: LifetimeTimer) -> None:
         """What a server has in store for connections although nothing is wrong with them (gRFC A9)."""
         reason = await lifetime.wait()
@@ -275,16 +287,24 @@ class Connection:
             # A client that does not take even that.
             self._break(ConnectionFault(ErrorCode.NO_ERROR, "max_age"))
 
-    async def _await_handshake(self) -> None:
+    # -- what the timers report
+
+    def _end_handshake(self) -> None:
+        if self._handshake_timer is not None:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
+
+    def _on_handshake_timeout(self) -> None:
         """RFC 9113, 3.4: the peer's SETTINGS come first; one that keeps silent does not keep its place."""
-        with trio.move_on_after(self._handshake_timeout) as scope:
-            await self.ready.wait()
-        if scope.cancelled_caught and not self.ready.is_set():
-            self._break(
-                ConnectionFault(
-                    ErrorCode.SETTINGS_TIMEOUT, f"no SETTINGS frame from the peer in {self._handshake_timeout:g} s"
-                )
-            )
+        reason = f"no SETTINGS frame from the peer in {self._handshake_timeout:g} s"
+        self._break(ConnectionFault(ErrorCode.SETTINGS_TIMEOUT, reason))
+
+    def _on_dead_peer(self) -> None:
+        """Its answers do not come, so there is nothing to say to it: whoever stands in a write is called back."""
+        error = TimeoutError(f"keepalive: no answer to a PING in {self._keepalive_timeout:g} s")
+        _logger.info("connection to %s ended: %s", self.peer, error)
+        self._lose(error)
+        self._scope.cancel()
 
     # -- ends
 
@@ -322,7 +342,8 @@ class Connection:
             self._end_streams(reason)
             self.control_buffer.close(self.reason)
             self.writer.orphan_all()
-            self._drain_pong.set()
+            if self._drain_pong is not None:
+                self._drain_pong.set()
         self._put_farewell(ErrorCode.NO_ERROR, b"")
 
     def _end_streams(self, reason: BaseException, *, locally: bool = False) -> None:
@@ -420,8 +441,10 @@ class Connection:
         self._drain_started = True
         self.control_buffer.put(RawFrame(frames.goaway(frames.MAX_STREAM_ID, ErrorCode.NO_ERROR, debug_data)))
         self.control_buffer.put(RawFrame(self.reader.framer.ping(_DRAIN_PING)))
-        with trio.move_on_after(_DRAIN_PING_TIMEOUT):
-            await self._drain_pong.wait()
+        if not self._failed:
+            self._drain_pong = trio.Event()
+            with trio.move_on_after(_DRAIN_PING_TIMEOUT):
+                await self._drain_pong.wait()
         last = self.reader.last_peer_stream_id
         self.reader.refuse_above = last
         self.control_buffer.put(RawFrame(frames.goaway(last, ErrorCode.NO_ERROR, debug_data)))
@@ -431,8 +454,15 @@ class Connection:
 
     # -- what the reader reports
 
+    def _on_settings(self) -> None:
+        if not self.ready.is_set():
+            self.ready.set()
+            self._end_handshake()
+            if self._keepalive is not None:
+                self._keepalive.begin()
+
     def _on_pong(self, payload: bytes) -> None:
-        if payload == _DRAIN_PING:
+        if payload == _DRAIN_PING and self._drain_pong is not None:
             self._drain_pong.set()
 
     def _on_goaway(self, last_stream_id: int, error_code: int, debug_data: bytes) -> None:

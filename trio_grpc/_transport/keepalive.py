@@ -14,6 +14,7 @@ import trio
 
 from trio_grpc._options import KeepaliveEnforcement
 from trio_grpc._transport.frames import ConnectionFault, ErrorCode
+from trio_grpc._transport.timers import Timer, call_at
 
 #: The payload of keepalive PINGs; others belong to bandwidth probes and drains.
 KEEPALIVE_PING = b"trio_kal"
@@ -26,7 +27,7 @@ _IDLE_MIN_TIME = 7200.0
 
 
 class KeepaliveTimer:
-    """Asks a quiet peer whether it is there, for as long as the connection lives.
+    """Asks a quiet peer whether it is there, from `begin` to `end`.
 
     Args:
         time: seconds without a byte after which to ask.
@@ -34,9 +35,21 @@ class KeepaliveTimer:
         last_read: trio's time of the last byte that came.
         busy: whether to ask at all now: a client without calls may not. Then `wake` is called when that changes.
         ask: queues a PING.
+        on_dead: called once, when the peer does not answer.
     """
 
-    __slots__ = ("_ask", "_asked_at", "_asked_since", "_busy", "_dormant", "_last_read", "_time", "_timeout")
+    __slots__ = (
+        "_ask",
+        "_asked_at",
+        "_asked_since",
+        "_busy",
+        "_dormant",
+        "_last_read",
+        "_on_dead",
+        "_time",
+        "_timeout",
+        "_timer",
+    )
 
     def __init__(
         self,
@@ -46,57 +59,56 @@ class KeepaliveTimer:
         last_read: Callable[[], float],
         busy: Callable[[], bool],
         ask: Callable[[], None],
+        on_dead: Callable[[], None],
     ) -> None:
         self._time = time
         self._timeout = timeout
         self._last_read = last_read
         self._busy = busy
         self._ask = ask
-        self._dormant: trio.Event | None = None
+        self._on_dead = on_dead
+        self._timer: Timer | None = None
+        self._dormant = False
         #: The last byte before the last PING, and when that PING went: while no other byte came, it is unanswered.
         self._asked_since = -inf
         self._asked_at = -inf
 
-    async def run(self) -> None:
-        """Ask whenever it is time to, and return when the peer does not answer."""
+    def begin(self) -> None:
+        """Ask from now on whenever it is time to."""
+        now = trio.current_time()
         while True:
             last_read = self._last_read()
             due = last_read + self._time
-            if trio.current_time() < due:
-                await trio.sleep_until(due)
-            elif self._asked_since == last_read:
-                if not await self._wait_answer(last_read):
+            if now < due:
+                break
+            if self._asked_since == last_read:
+                deadline = self._asked_at + self._timeout
+                if now >= deadline:
+                    self._on_dead()
                     return
-            elif self._busy():
-                self._send(last_read)
-            else:
-                self._dormant = trio.Event()
-                await self._dormant.wait()
+                # A time shorter than the timeout must not make the next PING late.
+                due = min(deadline, now + self._time)
+                break
+            if not self._busy():
+                self._dormant = True
+                return
+            # Compared with the time of the last byte and not with now: an answer may come in no time.
+            self._asked_since = last_read
+            self._asked_at = now
+            self._ask()
+        self._timer = call_at(due, self.begin)
 
     def wake(self) -> None:
         """There are calls again. On a connection that has been quiet for long a PING goes out before their headers."""
-        if self._dormant is not None:
-            self._dormant.set()
-            self._dormant = None
-            last_read = self._last_read()
-            if trio.current_time() >= last_read + self._time and self._asked_since != last_read:
-                self._send(last_read)
+        if self._dormant:
+            self._dormant = False
+            self.begin()
 
-    def _send(self, last_read: float) -> None:
-        # Compared with the time of the last byte and not with now: an answer may come in no time.
-        self._asked_since = last_read
-        self._asked_at = trio.current_time()
-        self._ask()
-
-    async def _wait_answer(self, last_read: float) -> bool:
-        deadline = self._asked_at + self._timeout
-        while self._last_read() == last_read:
-            now = trio.current_time()
-            if now >= deadline:
-                return False
-            # A time shorter than the timeout must not make the next PING late.
-            await trio.sleep_until(min(deadline, now + self._time))
-        return True
+    def end(self) -> None:
+        """Ask no more."""
+        self._dormant = False
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class PingStrikes:
