@@ -79,6 +79,40 @@ class Connection:
         reader, writer: the two halves.
     """
 
+    __slots__ = (
+        "_byte_stream",
+        "_close_when_idle",
+        "_drain_pong",
+        "_drain_started",
+        "_failed",
+        "_goaway",
+        "_goaway_last_id",
+        "_handshake_timeout",
+        "_handshake_timer",
+        "_hung_up",
+        "_keepalive",
+        "_keepalive_timeout",
+        "_lifetime",
+        "_on_draining",
+        "_on_too_many_pings",
+        "_reading",
+        "_said_farewell",
+        "_scope",
+        "closed",
+        "control_buffer",
+        "draining",
+        "incoming",
+        "limits",
+        "outgoing",
+        "peer",
+        "reader",
+        "ready",
+        "reason",
+        "side",
+        "table",
+        "writer",
+    )
+
     def __init__(
         self,
         side: Side,
@@ -108,7 +142,9 @@ class Connection:
         self._handshake_timer: Timer | None = None
         self._drain_pong: trio.Event | None = None
         self._drain_started = False
-        self._reader_done = trio.Event()
+        #: Set when the peer has hung up, for the writer, where that waits for it.
+        self._hung_up: trio.Event | None = None
+        self._reading = True
         self._close_when_idle = False
         self._failed = False
         self._said_farewell = False
@@ -218,13 +254,17 @@ class Connection:
         handshake_ends = trio.current_time() + self._handshake_timeout
         self._handshake_timer = call_at(handshake_ends, self._on_handshake_timeout)
         try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write, nursery.cancel_scope)
-                    if self._lifetime is not None:
-                        nursery.start_soon(self._end_in_time, self._lifetime)
-                    await self._read()
-                    self._reader_done.set()
+            async with trio.open_nursery() as nursery:
+                # Not around the nursery: a scope takes 600 bytes.
+                nursery.cancel_scope.deadline = self._scope.deadline
+                self._scope = nursery.cancel_scope
+                nursery.start_soon(self._write)
+                if self._lifetime is not None:
+                    nursery.start_soon(self._end_in_time, self._lifetime)
+                await self._read()
+                self._reading = False
+                if self._hung_up is not None:
+                    self._hung_up.set()
         finally:
             self._end_handshake()
             if self._keepalive is not None:
@@ -251,7 +291,7 @@ class Connection:
 
     # Each task needs it anew: nurseries do not hand it down.
     @enable_ki_protection
-    async def _write(self, scope: trio.CancelScope) -> None:
+    async def _write(self) -> None:
         try:
             await self.writer.run()
             # The farewell is out. A reader that waits for its replies to leave would wait in vain.
@@ -260,7 +300,9 @@ class Connection:
             if self.side is Side.SERVER:
                 with trio.move_on_after(FAREWELL_TIME):
                     await self._byte_stream.send_eof()
-                    await self._reader_done.wait()
+                    if self._reading:
+                        self._hung_up = trio.Event()
+                        await self._hung_up.wait()
         except trio.EndOfChannel:
             # The control buffer was closed: the reader has already said why.
             return
@@ -270,7 +312,7 @@ class Connection:
             _logger.exception("internal error while writing to %s", self.peer)
             self._fail(error)
         finally:
-            scope.cancel()
+            self._scope.cancel()
 
     @enable_ki_protection
     async def _end_in_time(self, lifetime: LifetimeTimer) -> None:
