@@ -45,6 +45,9 @@ _MAX_PIECES = 1024
 #: Wakes the writer for what `LoopyWriter._write_alone` has left.
 _REST = WindowOpened()
 
+#: The round before its first stream: an empty deque takes 600 bytes, and most connections never need their own.
+_NOBODY: deque[OutgoingStream] = deque(maxlen=0)
+
 _PACK_HEADER = frames.FRAME_HEADER.pack
 
 
@@ -72,7 +75,7 @@ class LoopyWriter:
         self._streams = streams
         self._on_ids_exhausted = on_ids_exhausted
         self._encoder = HeaderEncoder()
-        self._active: deque[OutgoingStream] = deque()
+        self._active: deque[OutgoingStream] = _NOBODY
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._size = 0
         self._responses = 0
@@ -196,8 +199,7 @@ class LoopyWriter:
             # Also of a stream in the round, whose data was dropped: what ends it needs no credit.
             self._finish(stream)
         elif not stream.active:
-            stream.active = True
-            self._active.append(stream)
+            self._enter_round(stream)
 
     def _assign_stream_id(self, stream: OutgoingStream) -> bool:
         """Take the next id, in one step with encoding (RFC 9113, 5.1.1: ids must appear in increasing order)."""
@@ -247,10 +249,15 @@ class LoopyWriter:
 
     def _activate(self, stream: OutgoingStream) -> None:
         if stream.chunks and not stream.active and stream.window > 0 and not stream.queued and stream.head is None:
-            stream.active = True
-            self._active.append(stream)
+            self._enter_round(stream)
 
     # -- the round
+
+    def _enter_round(self, stream: OutgoingStream) -> None:
+        stream.active = True
+        if self._active is _NOBODY:
+            self._active = deque()
+        self._active.append(stream)
 
     def _has_credit(self) -> bool:
         if self.windows.connection > 0:
