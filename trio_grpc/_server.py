@@ -108,6 +108,8 @@ class Server:
         self._drained = trio.Event()
         self._handshakes: set[trio.CancelScope] = set()
         self._nursery: trio.Nursery | None = None
+        #: Readers and writers of all connections.
+        self._services = ServiceNursery()
 
     def statistics(self) -> ServerStatistics:
         """Return what the server holds right now."""
@@ -127,7 +129,7 @@ class Server:
     async def run(self) -> None:
         """Serve until cancelled or drained."""
         try:
-            async with trio.open_nursery() as nursery:
+            async with self._services, trio.open_nursery() as nursery:
                 self._nursery = nursery
                 with self._accepting:
                     async with trio.open_nursery() as accepting:
@@ -219,17 +221,23 @@ class Server:
             lifetime=self._connection_lifetime,
         )
         self._connections[connection] = pool
+        # Reader and writer outlive the handlers, so that a `finally` in a handler can still answer its call.
+        service = self._services.start_soon(connection.run, name=f"connection from {peer}")
         try:
-            # Reader and writer outlive the handlers, so that a `finally` in a handler can still answer its call.
-            async with ServiceNursery(connection.finish, 2 * FAREWELL_TIME) as services:
-                services.start_soon(connection.run, name=f"connection from {peer}")
-                async with pool:
-                    try:
-                        await connection.closed.wait()
-                    finally:
-                        connection.stop_accepting()
+            async with pool:
+                try:
+                    await connection.closed.wait()
+                finally:
+                    connection.stop_accepting()
         finally:
-            del self._connections[connection]
+            with trio.CancelScope(shield=True):
+                try:
+                    with trio.move_on_after(2 * FAREWELL_TIME):
+                        await connection.finish()
+                finally:
+                    service.cancel()
+                    await connection.closed.wait()
+                    del self._connections[connection]
 
     def _start_rpc(self, pool: HandlerPool, stream: Stream) -> None:
         """Find the handler of a new stream and start it, or refuse the stream. Called by the reader: never blocks."""

@@ -25,7 +25,7 @@ class ServiceNursery:
 
     Args:
         farewell: awaited after the body has ended and before the tasks are cancelled, shielded and within
-            ``farewell_time`` seconds, so that goodbyes can be flushed.
+            ``farewell_time`` seconds, so that goodbyes can be flushed; None where the body has seen to that.
         farewell_time: the bound for it, in seconds.
 
     Attributes:
@@ -34,7 +34,7 @@ class ServiceNursery:
 
     __slots__ = ("_farewell", "_farewell_time", "_manager", "_nursery", "_over", "_scopes", "closing")
 
-    def __init__(self, farewell: Callable[[], Awaitable[object]], farewell_time: float = 1.0) -> None:
+    def __init__(self, farewell: Callable[[], Awaitable[object]] | None = None, farewell_time: float = 1.0) -> None:
         self._farewell = farewell
         self._farewell_time = farewell_time
         self._manager: AbstractAsyncContextManager[trio.Nursery] | None = None
@@ -86,8 +86,9 @@ class ServiceNursery:
         assert self._manager is not None
         self.closing = True
         try:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._farewell_time):
-                await self._farewell()
+            if self._farewell is not None:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + self._farewell_time):
+                    await self._farewell()
         finally:
             self._over = True
             for scope in tuple(self._scopes):
