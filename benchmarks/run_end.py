@@ -33,7 +33,6 @@ from benchmarks.machine import pin
 from benchmarks.network import NETWORKS, ShapedListener, shaped
 from benchmarks.protos.bench_trio_grpc import BenchStub
 from benchmarks.traffic import TRAFFIC, Bench, Metadata, Tally, message
-from trio_grpc.testing import MemoryListener
 
 SERVER = "server"
 CLIENT = "client"
@@ -222,6 +221,9 @@ async def run(plan: Plan, role: str, target: str) -> None:
             elif role == CLIENT:
                 stubs = await connect(plan, target, services, channels)
             else:
+                # Only here: it brings half of pytest along, which ends over TCP should not have in their memory.
+                from trio_grpc.testing import MemoryListener
+
                 memory = MemoryListener()
                 await serve(plan, memory, Tally(), services)
                 stubs = await connect(plan, memory.connect, services, channels)

@@ -136,10 +136,12 @@ def test_a_run_that_fails_ends_with_its_reason(
     assert "floor: server said nothing" in capsys.readouterr().err
 
 
-def test_one_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_short_run_gives_a_table_and_json(
+    smoke: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "floor.json"
-    arguments = ["--workloads", "unary_1", "--rounds", "1", "--cores", "none", "--json", str(path)]
-    assert main(["floor", *arguments, "--duration", "0.05", "--warmup", "0.05"]) == 0
+    arguments = ["--workloads", "unary_1", "--rounds", "1", "--json", str(path)]
+    assert main(["floor", *arguments, *smoke]) == 0
     output = capsys.readouterr()
     assert "x floor" in output.out
     assert "[round 1/1 1/1] unary_1" in output.err

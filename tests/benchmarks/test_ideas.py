@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -235,13 +234,11 @@ def test_a_run_without_an_operation_is_no_figure(
 
 
 def test_one_short_run_gives_a_table_and_json(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    smoke: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # Processes are slow to start: the second round repeats the figures of the first.
-    monkeypatch.setattr(turns, "run_once", functools.cache(turns.run_once))
     path = tmp_path / "ideas.json"
-    arguments = ["--variants", "frame_object", "--workloads", "unary_1", "--rounds", "2", "--cores", "none"]
-    assert main(["ideas", *arguments, "--duration", "0.05", "--warmup", "0.05", "--json", str(path)]) == 0
+    arguments = ["--variants", "frame_object", "--workloads", "unary_1", "--rounds", "2", "--json", str(path)]
+    assert main(["ideas", *arguments, *smoke]) == 0
     output = capsys.readouterr()
     assert "no object per DATA frame" in output.out
     assert "noise unknown" in output.out

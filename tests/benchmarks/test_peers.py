@@ -271,11 +271,13 @@ async def test_the_calls_of_a_rich_workload_are_rich() -> None:
         assert {bool(options) for options in seen} == {workload.rich}
 
 
-def test_a_short_run_gives_a_table_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run_gives_a_table_and_json(
+    smoke: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "results.json"
     arguments = ["--workloads", "unary_1,unary_100_tls", "--libraries", "trio_grpc,floor"]
-    arguments += ["--rounds", "1", "--retries", "0", "--cores", "none", "--duration", "0.1", "--warmup", "0.1"]
-    assert main(["peers", *arguments, "--json", str(path)]) == 0
+    arguments += ["--rounds", "1", "--retries", "0", "--json", str(path)]
+    assert main(["peers", *arguments, *smoke]) == 0
     output = capsys.readouterr()
     assert "[  1/3] round 1/1" in output.err
     assert "(floor: the same bytes over bare TCP)" in output.out
