@@ -84,6 +84,7 @@ class Connection:
         "_close_when_idle",
         "_drain_pong",
         "_drain_started",
+        "_enforcement",
         "_failed",
         "_goaway",
         "_goaway_last_id",
@@ -98,6 +99,7 @@ class Connection:
         "_reading",
         "_said_farewell",
         "_scope",
+        "_strikes",
         "closed",
         "control_buffer",
         "draining",
@@ -135,6 +137,8 @@ class Connection:
         self.closed: trio.Event = trio.Event()
         self.draining: bool = False
         self.reason: BaseException | None = None
+        self._enforcement = enforcement
+        self._strikes: PingStrikes | None = None
         self._byte_stream = byte_stream
         self._handshake_timeout = handshake_timeout
         self._on_draining = on_draining
@@ -203,7 +207,7 @@ class Connection:
             on_goaway=self._on_goaway,
             on_settings=self._on_settings,
             on_pong=self._on_pong,
-            on_ping=self._make_strikes(enforcement) if enforcement is not None else None,
+            on_ping=self._on_ping if enforcement is not None else None,
         )
 
     def _make_keepalive(self, option: Keepalive | ServerKeepalive) -> KeepaliveTimer:
@@ -222,9 +226,6 @@ class Connection:
         self._byte_stream.set_user_timeout(option.timeout)
         self._keepalive_timeout = option.timeout
         return timer
-
-    def _make_strikes(self, enforcement: KeepaliveEnforcement) -> Callable[[float], None]:
-        return PingStrikes(enforcement, busy=self._is_busy, spoken=self._spoken).receive
 
     # What the timers and the reader look at. Methods, as closures take thrice the memory.
 
@@ -502,6 +503,12 @@ class Connection:
             self._end_handshake()
             if self._keepalive is not None:
                 self._keepalive.begin()
+
+    def _on_ping(self, now: float) -> None:
+        if self._strikes is None:
+            assert self._enforcement is not None
+            self._strikes = PingStrikes(self._enforcement, busy=self._is_busy, spoken=self._spoken)
+        self._strikes.receive(now)
 
     def _on_pong(self, payload: bytes) -> None:
         if payload == _DRAIN_PING and self._drain_pong is not None:

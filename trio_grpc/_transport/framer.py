@@ -171,11 +171,11 @@ class Framer(Generic[RecordT]):
         self._max_block = max(MAX_HEADER_BLOCK, 2 * decoder.max_list_size)
         self._max_block_frames = max(_MAX_FRAMES, 2 * self._max_block // frames.DEFAULT_MAX_FRAME_SIZE)
         self._client_side = client_side
-        self._settings = tuple(settings.items())
         # Here from the first SETTINGS of the peer until ours are acknowledged: it takes more memory than all the rest.
         self._h2: h2.connection.H2Connection | None = None
         self._settings_acknowledged = False
-        self.preface: bytes = _preface(client_side, self._settings)
+        self.preface: bytes
+        self.preface, self._settings = _opening(client_side, tuple(settings.items()))
 
     def ping(self, payload: bytes) -> bytes:
         """Return a PING frame with these eight bytes."""
@@ -520,9 +520,9 @@ def _open_h2(client_side: bool, settings: _Settings) -> h2.connection.H2Connecti
 
 
 @lru_cache
-def _preface(client_side: bool, settings: _Settings) -> bytes:
-    data: bytes = _make_h2(client_side, settings).data_to_send()
-    return data
+def _opening(client_side: bool, settings: _Settings) -> tuple[bytes, _Settings]:
+    """Return the preface, our first SETTINGS included, and those settings: the same objects for all connections."""
+    return _make_h2(client_side, settings).data_to_send(), settings
 
 
 # PING has no state in h2, so connections share a few. Each is taken out while it is used: there may be threads.
