@@ -81,10 +81,12 @@ class HandlerPool:
     ) -> bool | None:
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
-        if self._release_timer is not None:
-            self._release_timer.cancel()
         self._refuse_waiting()
-        return await self._manager.__aexit__(exc_type, exc_value, traceback)
+        try:
+            return await self._manager.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            if self._release_timer is not None:
+                self._release_timer.cancel()
 
     def cancel(self) -> None:
         """Cancel all handlers."""
