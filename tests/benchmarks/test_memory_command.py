@@ -95,24 +95,34 @@ def test_nothing_to_measure_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing to measure" in capsys.readouterr().err
 
 
-def test_one_small_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_small_run_of_what_is_not_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "memory.json"
-    few = ["--connections", "3", "--streams", "3", "--slow-reader", "2"]
-    assert main([*SMALL, *few, "--breakdown", "client", "--json", str(file)]) == 0
+    few = ["--connections", "0", "--streams", "3", "--slow-reader", "2"]
+    assert main([*SMALL, *few, "--json", str(file)]) == 0
     cases = results.read(file)["cases"]
     assert list(cases) == [
         f"{name}: {side}"
-        for name in ("3 idle connections", "3 idle streams on one connection", "slow reader of 2 MiB")
+        for name in ("3 idle streams on one connection", "slow reader of 2 MiB")
         for side in ("server", "client")
     ]
     for name, (figures,) in cases.items():
         assert ("peak_mib" if "slow" in name else "kib_each") in figures
         assert figures["rss_before_mib"] > 1
-        assert ("breakdown" in figures) == (name.startswith("3") and name.endswith("client"))
-    breakdown = cases["3 idle connections: client"][0]["breakdown"]
-    assert breakdown["bytes"] > 0
-    assert any(row["where"].startswith("trio_grpc/") for row in breakdown["files"])
-    assert "3 idle streams on one connection: client: " in capsys.readouterr().out
+        assert "breakdown" not in figures
+    assert "3 idle streams on one connection: client" in capsys.readouterr().out
+
+
+def test_one_small_run_that_is_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "memory.json"
+    few = ["--connections", "3", "--streams", "0", "--slow-reader", "0"]
+    assert main([*SMALL, *few, "--breakdown", "client", "--json", str(file)]) == 0
+    cases = results.read(file)["cases"]
+    assert list(cases) == ["3 idle connections: server", "3 idle connections: client"]
+    (server,), (client,) = cases.values()
+    assert "breakdown" not in server
+    assert client["breakdown"]["bytes"] > 0
+    assert any(row["where"].startswith("trio_grpc/") for row in client["breakdown"]["files"])
+    assert "3 idle connections: client: " in capsys.readouterr().out
 
 
 def test_an_end_that_fails_fails_the_run_with_its_words(

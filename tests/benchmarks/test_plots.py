@@ -285,7 +285,8 @@ def test_only_results_of_plots_can_be_drawn(tmp_path: Path, capsys: pytest.Captu
 @draws
 def test_one_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "plots.json"
-    few = ["--libraries", "floor", "--concurrency", "3", "--sizes", "none", "--flame", "0", "--duration", "0.5"]
+    few = ["--libraries", "floor", "--concurrency", "3", "--sizes", "none", "--flame", "0"]
+    few += ["--duration", "0.1", "--warmup", "0.05", "--retries", "0"]
     assert main(["plots", "--quick", *few, "--json", str(file), "--out", str(tmp_path / "out")]) == 0
     kept = results.read(file)
     assert list(kept["cases"]) == ["concurrency 3: floor"]
