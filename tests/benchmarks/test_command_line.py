@@ -23,22 +23,3 @@ def test_each_command_names_a_flag_that_it_does_not_have(command: str, capsys: p
         main([command, "--no-such-flag"])
     assert ended.value.code == 2
     assert "--no-such-flag" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--rounds", "0"], "argument --rounds: '0' is not a whole number above 0"),
-        (["--duration", "soon"], "argument --duration: 'soon' is not a number above 0"),
-        (["--libraries", "nobody"], "argument --libraries: unknown library 'nobody'; known: trio_grpc"),
-        (["--workloads", ","], "argument --workloads: no workload named"),
-        (["--cores", "1"], "argument --cores: '1' is neither SERVER,CLIENT core numbers nor `none`"),
-        (["--retries", "-1"], "argument --retries: '-1' is not a whole number of 0 or more"),
-        (["--json", "/no/such/folder/f.json"], "argument --json: the folder '/no/such/folder' does not exist"),
-    ],
-)
-def test_peers_names_the_bad_flag(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["peers", *arguments])
-    assert ended.value.code == 2
-    assert named in capsys.readouterr().err
