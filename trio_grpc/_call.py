@@ -8,6 +8,7 @@ of the call runs as a service of the channel.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -30,6 +31,7 @@ from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import encode_timeout
 from trio_grpc._transport.stream import Outcome, Stream
+from trio_grpc._transport.timers import Timer, call_at
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -144,9 +146,9 @@ async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> C
         return connection
 
 
-def with_timeout(fields: Iterable[Field], deadline: float) -> list[Field]:
+def with_timeout(fields: Iterable[Field], deadline: float, now: float) -> list[Field]:
     """Return the header fields of a request that has a deadline: gRPC sends what is left of it (PROTOCOL-HTTP2)."""
-    return [(b"grpc-timeout", encode_timeout(deadline - trio.current_time())), *fields]
+    return [(b"grpc-timeout", encode_timeout(deadline - now)), *fields]
 
 
 def may_retry(outcome: Outcome, stream: Stream, attempt: int) -> bool:
@@ -194,7 +196,7 @@ class Call(Generic[RequestT, ResponseT]):
         self._literals: Sequence[Field] = encode_metadata(metadata)
         self._wait_for_ready = wait_for_ready
         self._stream: Stream | None = None
-        self._timer: trio.CancelScope | None = None
+        self._timer: Timer | None = None
         self._deadline = inf
         self._closed = False
         self._reply: ResponseT | None = None
@@ -214,7 +216,7 @@ class Call(Generic[RequestT, ResponseT]):
         if stream is None:
             raise deadline_error(self._factory.channel, _DEADLINE_EXCEEDED)
         self._deadline = min(deadline, expires)
-        self._timer = self._factory.channel._start_service(_expire, stream, expires)
+        self._timer = call_at(expires, partial(expire, stream, _DEADLINE_EXCEEDED))
         return self
 
     async def _open(self, deadline: float) -> Stream:
@@ -223,7 +225,7 @@ class Call(Generic[RequestT, ResponseT]):
         connection = await acquire_connection(self._factory.channel, self._wait_for_ready)
         literals = self._literals
         if deadline < inf:
-            literals = with_timeout(literals, deadline)
+            literals = with_timeout(literals, deadline, trio.current_time())
         stream = connection.open_stream(self._factory.head_for(self._encoding), literals)
         if self._first is not None:
             data, compressed = self._first
@@ -368,12 +370,11 @@ def _inherited_deadline() -> float:
     return deadline if deadline == inf or trio.current_effective_deadline() <= deadline else inf
 
 
-async def _expire(stream: Stream, deadline: float) -> None:
+def expire(stream: Stream, message: str) -> None:
     """End a call at its own timeout: the next operation on it raises DEADLINE_EXCEEDED."""
-    await trio.sleep_until(deadline)
     if stream.outcome is None:
         # A call that ended in time keeps the messages that its reader has not taken yet.
-        _give_up(stream, Outcome(StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED))
+        _give_up(stream, Outcome(StatusCode.DEADLINE_EXCEEDED, message))
 
 
 def _give_up(stream: Stream, outcome: Outcome) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from math import inf, isnan
 from types import TracebackType
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import attrs
 import trio
@@ -316,10 +316,6 @@ class Channel:
                 *self._metadata,
             )
         )
-
-    def _start_service(self, async_fn: Callable[..., Awaitable[object]], *args: Any) -> trio.CancelScope:
-        """Run a background task of one RPC for as long as the channel lives, at most."""
-        return self._services.start_soon(async_fn, *args)
 
     # -- connecting
 

@@ -365,13 +365,13 @@ class ServicerContext(Generic[ResponseT_contra]):
                     return
             if not stream.responded:
                 self._queue_head()
-            stream.finish(_OK_TRAILERS, metadata)
+            stream.finish(_OK_TRAILERS, metadata, alone=True)
             return
         make = trailer_fields if stream.responded else trailers_only_fields
         details = encode_status_details(error.code, error.message, error.details) if error.details else b""
         metadata = self._trailing_metadata or error.trailing_metadata.to_wire()
         fields = fit_status(make, error.code, error.message, details, metadata, stream.peer_header_list_limit)
-        stream.finish(NO_TEMPLATE, fields)
+        stream.finish(NO_TEMPLATE, fields, alone=True)
 
 
 Handler = Callable[[Any, ServicerContext[Any]], Any]
@@ -438,6 +438,9 @@ class MethodHandler(MessageCoder[Any, Any]):
         if deadline < inf:
             scope.deadline = deadline
             rpc_deadline.set(deadline)
+        elif scope.deadline < inf:
+            # That of an RPC before this one.
+            scope.deadline = inf
         context: ServicerContext[Any] = ServicerContext(self, stream, deadline)
         try:
             await self._call(stream, context)
@@ -460,7 +463,7 @@ class MethodHandler(MessageCoder[Any, Any]):
             self._cancelled(stream, context)
             raise cancelled from None
         context._finish(context._status)
-        if stream.pending_bytes:
+        if stream.pending_bytes and (stream.pending_bytes > stream.window or deadline < inf):
             await self._wait_written(stream, deadline)
         stream.on_ended = None
         return True
@@ -468,9 +471,10 @@ class MethodHandler(MessageCoder[Any, Any]):
     async def _wait_written(self, stream: Stream, deadline: float) -> None:
         """Let the RPC's scope, deadline included, last until the trailers are out, where that may take a while.
 
-        What fits into the stream's window goes with the next write.
+        What fits into the stream's window goes with the next write, and that is about to come unless the writer stands
+        in another one or waits for credit.
         """
-        if stream.pending_bytes and (stream.pending_bytes > stream.window or deadline < inf):
+        if stream.pending_bytes > stream.window or (deadline < inf and stream.control_buffer.hindered):
             try:
                 await stream.wait_left_table()
             except trio.Cancelled:

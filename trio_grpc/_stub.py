@@ -17,6 +17,7 @@ from trio_grpc._call import (
     UnaryUnaryCall,
     acquire_connection,
     deadline_error,
+    expire,
     may_retry,
     outcome_error,
     reply_of,
@@ -36,8 +37,10 @@ from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
 from trio_grpc._options import check_timeout
 from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.timers import call_at
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -74,6 +77,10 @@ class _Method(Generic[RequestT, ResponseT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.method.path} on {self._factory.channel!r}>"
+
+
+def _timeout_text(timeout: float | None) -> str:
+    return f"deadline of {timeout:g} s exceeded"
 
 
 class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
@@ -115,13 +122,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         encoding = factory.choose_encoding(compression)
         data, compressed = factory.serialize(request, encoding)
         fields = encode_metadata(metadata) if metadata is not None else _NO_FIELDS
-        if timeout is None:
-            stream = await self._run(data, compressed, encoding, fields, wait_for_ready)
-        else:
-            with trio.CancelScope(deadline=trio.current_time() + check_timeout(timeout)) as scope:
-                stream = await self._run(data, compressed, encoding, fields, wait_for_ready)
-            if scope.cancelled_caught:
-                raise deadline_error(factory.channel, f"deadline of {timeout:g} s exceeded")
+        stream = await self._run(data, compressed, encoding, fields, wait_for_ready, timeout)
         return reply_of(factory, stream)
 
     async def _run(
@@ -131,30 +132,33 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         encoding: str,
         fields: list[Field] | tuple[Field, ...],
         wait_for_ready: bool | None,
+        timeout: float | None = None,
     ) -> Stream:
         """Return a stream that ended with OK."""
         factory = self._factory
         channel = factory.channel
         head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
+        expires = inf if timeout is None else trio.current_time() + check_timeout(timeout)
         attempt = 0
         while True:
             connection = channel._connection_nowait()
             if connection is None or not connection.table.acquire_nowait():
-                connection = await acquire_connection(channel, wait_for_ready)
-            deadline = trio.current_effective_deadline()
+                connection = await self._acquire(wait_for_ready, expires, timeout)
+            deadline = min(trio.current_effective_deadline(), expires)
+            now = 0.0
             literals = fields
             if deadline < inf:
-                literals = with_timeout(fields, deadline)
+                now = trio.current_time()
+                literals = with_timeout(fields, deadline, now)
             stream = connection.open_stream(head, literals)
             stream.queue_message(data, compressed)
             stream.end_stream = True
             stream.single_reply = True
-            if deadline == inf or deadline > trio.current_time():
+            if deadline == inf:
                 stream.announce_alone()
+                await stream.wait_outcome(cancels=True)
             else:
-                # Cancelled already, and told so where it waits: nothing of this call shall leave.
-                stream.announce()
-            await stream.wait_outcome(cancels=True)
+                await self._wait_in_time(stream, now, deadline, expires, timeout)
             outcome = stream.outcome
             assert outcome is not None
             if outcome.code is StatusCode.OK:
@@ -167,6 +171,35 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
                     await checkpoint()
                 raise outcome_error(outcome, stream, deadline)
             attempt += 1
+
+    async def _wait_in_time(
+        self, stream: Stream, now: float, deadline: float, expires: float, timeout: float | None
+    ) -> None:
+        """Send a call that has a deadline, and wait for its end or its ``timeout``'s."""
+        if expires <= now:
+            expire(stream, _timeout_text(timeout))
+        if deadline > now:
+            stream.announce_alone()
+        else:
+            # Its time is over, and it is told so below: nothing of this call shall leave.
+            stream.announce()
+        if timeout is None:
+            await stream.wait_outcome(cancels=True)
+            return
+        timer = call_at(expires, lambda: expire(stream, _timeout_text(timeout)))
+        try:
+            await stream.wait_outcome(cancels=True)
+        finally:
+            timer.cancel()
+
+    async def _acquire(self, wait_for_ready: bool | None, expires: float, timeout: float | None) -> Connection:
+        """Return a connection and a slot in its stream table, for a call that has to wait for one."""
+        channel = self._factory.channel
+        if timeout is None:
+            return await acquire_connection(channel, wait_for_ready)
+        with trio.CancelScope(deadline=expires):
+            return await acquire_connection(channel, wait_for_ready)
+        raise deadline_error(channel, _timeout_text(timeout))
 
     def open(
         self,

@@ -876,7 +876,7 @@ async def test_the_end_of_a_reply_goes_to_an_idle_writer_at_once() -> None:
     bench = Bench()
     stream = bench.server()
     writer = IdleWriter(bench)
-    stream.finish(HEAD)
+    stream.finish(HEAD, alone=True)
     assert writer.taken == [stream]
     assert bench.take() == []
 
@@ -887,7 +887,7 @@ async def test_among_other_calls_nothing_is_written_alone() -> None:
     writer = IdleWriter(bench)
     for stream in streams:
         assert await stream.send_message(b"data")
-        stream.finish(HEAD)
+        stream.finish(HEAD, alone=True)
     assert writer.taken == []
     assert bench.take() == streams
 
@@ -897,6 +897,15 @@ async def test_a_stream_that_is_queued_is_not_written_before_what_is_before_it()
     stream = bench.server()
     stream.announce()
     writer = IdleWriter(bench)
-    stream.finish(HEAD)
+    stream.finish(HEAD, alone=True)
+    assert writer.taken == []
+    assert bench.take() == [stream]
+
+
+async def test_what_the_reader_refuses_waits_for_the_writer() -> None:
+    bench = Bench()
+    stream = bench.server()
+    writer = IdleWriter(bench)
+    stream.refuse(StatusCode.INTERNAL, "bad prefix")
     assert writer.taken == []
     assert bench.take() == [stream]

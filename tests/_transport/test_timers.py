@@ -53,7 +53,11 @@ async def test_what_is_past_is_called_at_once_but_not_by_call_at(autojump_clock:
     assert record.calls == [("", 0), ("", 0)]
 
 
-async def test_the_task_is_there_only_while_there_are_timers(autojump_clock: Any) -> None:
+def next_deadline() -> float:
+    return trio.lowlevel.current_statistics().seconds_to_next_deadline
+
+
+async def test_one_task_which_waits_for_nothing_while_there_are_no_timers(autojump_clock: Any) -> None:
     record = Record()
     assert tasks() == []
     record.at(1)
@@ -62,16 +66,29 @@ async def test_the_task_is_there_only_while_there_are_timers(autojump_clock: Any
     await trio.sleep(1.5)
     assert len(tasks()) == 1
     await trio.sleep(1)
-    assert len(tasks()) == 1
     last.cancel()
     await trio.testing.wait_all_tasks_blocked()
-    assert tasks() == []
+    assert next_deadline() == inf
     # And again.
     record.at(5)
-    assert len(tasks()) == 1
+    assert next_deadline() == 2.5
     await trio.sleep(5)
-    assert tasks() == []
+    cancelled = [record.at(10 + number) for number in range(3)]
+    await trio.testing.wait_all_tasks_blocked()
+    for timer in cancelled:
+        timer.cancel()
+    assert next_deadline() == inf
+    assert len(tasks()) == 1
     assert [when for _, when in record.calls] == [1, 2, 5]
+
+
+async def test_an_earlier_one_may_come_later(autojump_clock: Any) -> None:
+    record = Record()
+    record.at(10, "late")
+    await trio.sleep(1)
+    record.at(3, "early")
+    await trio.sleep(20)
+    assert record.calls == [("early", 3), ("late", 10)]
 
 
 async def test_cancelled(autojump_clock: Any) -> None:
@@ -102,7 +119,7 @@ async def test_cancelled_ones_are_not_kept(autojump_clock: Any) -> None:
         del owner
         gc.collect(0)
         assert gone() is None
-    assert sum(type(one) is Timer and one._when == 7200 for one in gc.get_objects()) <= 2
+    assert sum(type(one) is Timer and one[0] == 7200 for one in gc.get_objects()) <= 2
     stays.cancel()
 
 

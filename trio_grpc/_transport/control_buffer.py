@@ -220,6 +220,7 @@ class ControlBuffer:
         close_reason: why the connection ended, for those who are orphaned.
         write_alone: takes a stream in place of `put`, and writes it at once; None unless the writer is idle: it sleeps,
             and there is nothing that it has yet to write.
+        hindered: the writer stands in a write, or waits for credit of the connection.
     """
 
     __slots__ = (
@@ -230,6 +231,7 @@ class ControlBuffer:
         "_throttled",
         "close_reason",
         "closed",
+        "hindered",
         "write_alone",
     )
 
@@ -243,6 +245,7 @@ class ControlBuffer:
         self.closed: bool = False
         self.close_reason: BaseException | None = None
         self.write_alone: Callable[[OutgoingStream], None] | None = None
+        self.hindered: bool = False
 
     @property
     def pending_responses(self) -> int:

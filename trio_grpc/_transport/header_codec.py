@@ -64,7 +64,7 @@ def _encode_integer(value: int, prefix_bits: int, pattern: int) -> bytes:
 
 
 # The length of a plain (not Huffman-coded) string, for nearly all strings there are.
-_LENGTHS: Final[tuple[bytes, ...]] = tuple(_encode_integer(length, 7, 0) for length in range(512))
+_LENGTHS: Final[tuple[bytes, ...]] = tuple(_encode_integer(length, 7, 0) for length in range(1024))
 
 
 def _encode_string(value: bytes) -> bytes:
@@ -213,7 +213,7 @@ class HeaderEncoder:
             except KeyError:
                 prefix = self._make_prefix(name)
             length = len(value)
-            parts += (prefix, _LENGTHS[length] if length < 512 else _encode_integer(length, 7, 0), value)
+            parts += (prefix, _LENGTHS[length] if length < 1024 else _encode_integer(length, 7, 0), value)
         return b"".join(parts)
 
     def _encode_template(self, template: HeaderTemplate) -> bytes:
@@ -525,6 +525,11 @@ class HeaderDecoder(Generic[T]):
             length = block[position]
             if length < 0x7F:
                 position += 1 + length
+                value = block[position - length : position]
+            elif length == 0x7F and block[position + 1] & 0x80 and block[position + 2] < 0x80:
+                # A plain string of 255 octets to 16 KiB, such as a bearer token.
+                length += (block[position + 1] & 0x7F) + (block[position + 2] << 7)
+                position += 3 + length
                 value = block[position - length : position]
             else:
                 value, position = self._decode_string(block, position, octet & 0xF0 != _NEVER_INDEXED)

@@ -360,9 +360,11 @@ class LoopyWriter:
     async def _flush(self) -> None:
         pieces, self._pieces, self._size = self._pieces, [], 0
         responses, self._responses = self._responses, 0
+        self._control_buffer.hindered = True
         try:
             await self._byte_stream.send(pieces)
         finally:
+            self._control_buffer.hindered = bool(self._active)
             if responses:
                 self._control_buffer.responses_written(responses)
 

@@ -294,13 +294,22 @@ class Stream(OutgoingStream):
             self.end_stream = True
             self.announce()
 
-    def finish(self, tail: HeaderTemplate, literals: Sequence[Field] = ()) -> None:
-        """Queue trailers (server) behind the data."""
+    def finish(self, tail: HeaderTemplate, literals: Sequence[Field] = (), *, alone: bool = False) -> None:
+        """Queue trailers (server) behind the data.
+
+        Args:
+            tail: the trailers that recur.
+            literals: those of this RPC only.
+            alone: see `announce_alone`; not for the reader, which may hold a reset of the same stream in its hands.
+        """
         if not self.end_stream:
             self.tail = tail
             self.tail_literals = literals
             self.end_stream = True
-            self.announce_alone()
+            if alone:
+                self.announce_alone()
+            else:
+                self.announce()
 
     def reset(self, error_code: int, *, is_response: bool = False) -> None:
         """Queue RST_STREAM in place of everything still queued; nothing where the stream has ended already."""
