@@ -883,7 +883,7 @@ async def test_the_end_of_a_reply_goes_to_an_idle_writer_at_once() -> None:
 
 async def test_among_other_calls_nothing_is_written_alone() -> None:
     bench = Bench()
-    streams = [bench.server(1), bench.server(3)]
+    streams = [bench.server(stream_id) for stream_id in range(1, 11, 2)]
     writer = IdleWriter(bench)
     for stream in streams:
         assert await stream.send_message(b"data")
