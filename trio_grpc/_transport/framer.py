@@ -454,6 +454,9 @@ class Framer(Generic[RecordT]):
         values: dict[int, int] = {}
         kept = bytearray()
         for identifier, value in _SETTING.iter_unpack(payload):
+            if identifier == frames.SETTINGS_ENABLE_PUSH and value == 1 and self._client_side:
+                # RFC 9113, 6.5.2. The oldest h2 that we allow does not mind.
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a server must not set ENABLE_PUSH to 1")
             if identifier == frames.SETTINGS_HEADER_TABLE_SIZE:
                 value = min(value, _MAX_HEADER_TABLE_SIZE)
             if identifier in _KNOWN_SETTINGS:
