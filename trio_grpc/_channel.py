@@ -39,6 +39,7 @@ from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.headers import request_template
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
+from trio_grpc._transport.timers import Timer, keep_task
 from trio_grpc._version import USER_AGENT
 
 _logger = logging.getLogger("trio_grpc")
@@ -148,6 +149,8 @@ class Channel:
             backoff=Backoff(),
             idle_timeout=_check_idle_timeout(idle_timeout),
         )
+        #: Calls with a timeout would otherwise start it and end it, where they come one after the other.
+        self._timer_task: Timer
         self._own_stream = target if isinstance(target, trio.abc.Stream) else None
         self._heads: dict[tuple[str, str], HeaderTemplate] = {}
 
@@ -158,6 +161,7 @@ class Channel:
             raise RuntimeError("a channel can be entered only once")
         self._entered = True
         await self._services.__aenter__()
+        self._timer_task = keep_task()
         return self
 
     async def __aexit__(
@@ -167,6 +171,7 @@ class Channel:
         traceback: TracebackType | None,
     ) -> None:
         self._services.closing = True
+        self._timer_task.cancel()
         await self._services.__aexit__(exc_type, exc_value, traceback)
 
     async def aclose(self) -> None:

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from trio_grpc._transport import timers
-from trio_grpc._transport.timers import Timer, call_at
+from trio_grpc._transport.timers import Timer, call_at, keep_task
 
 
 class Record:
@@ -57,7 +57,7 @@ def next_deadline() -> float:
     return trio.lowlevel.current_statistics().seconds_to_next_deadline
 
 
-async def test_one_task_which_waits_for_nothing_while_there_are_no_timers(autojump_clock: Any) -> None:
+async def test_the_task_is_there_only_while_there_are_timers(autojump_clock: Any) -> None:
     record = Record()
     assert tasks() == []
     record.at(1)
@@ -66,20 +66,28 @@ async def test_one_task_which_waits_for_nothing_while_there_are_no_timers(autoju
     await trio.sleep(1.5)
     assert len(tasks()) == 1
     await trio.sleep(1)
+    assert len(tasks()) == 1
     last.cancel()
     await trio.testing.wait_all_tasks_blocked()
-    assert next_deadline() == inf
+    assert tasks() == []
     # And again.
     record.at(5)
-    assert next_deadline() == 2.5
-    await trio.sleep(5)
-    cancelled = [record.at(10 + number) for number in range(3)]
-    await trio.testing.wait_all_tasks_blocked()
-    for timer in cancelled:
-        timer.cancel()
-    assert next_deadline() == inf
     assert len(tasks()) == 1
+    await trio.sleep(5)
+    assert tasks() == []
     assert [when for _, when in record.calls] == [1, 2, 5]
+
+
+async def test_a_task_that_is_kept_waits_for_nothing(autojump_clock: Any) -> None:
+    kept = keep_task()
+    for _ in range(3):
+        call_at(10, lambda: None).cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(tasks()) == 1
+        assert next_deadline() == inf
+    kept.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    assert tasks() == []
 
 
 async def test_an_earlier_one_may_come_later(autojump_clock: Any) -> None:

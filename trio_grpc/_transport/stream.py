@@ -52,8 +52,8 @@ _WINDOW_BUDGET = 32 * 2**20
 _TURN_OPERATIONS = 16
 _TURN_SECONDS = 0.001
 #: Calls in flight on a connection up to which each is written by itself when the writer is idle. CPU of a unary call on
-#: the client with 4 as against 1: two at once -20 %, four at once -20 %. With 8 or 16 as against 4: eight at once -22 to
-#: +3 %, sixteen +10 to +12 %, thirty-two +4 %: there batches are better.
+#: the client with 4 as against 1: two at once -20 %, four at once -20 %. With 8 or 16 as against 4: eight at once -22 %
+#: to +3 %, sixteen +10 to +12 %, thirty-two +4 %: there batches are better.
 _FEW_STREAMS = 4
 
 

@@ -1,4 +1,4 @@
-"""Timers that are no tasks and no cancel scopes: one task per run calls them all.
+"""Timers that are neither tasks nor cancel scopes: one task per run calls them all, and ends with the last of them.
 
 A task that sleeps until a deadline takes more than 2 KB. A connection has something to do in two hours' time, and a
 server has thousands of connections. So theirs are entries of a heap, of some hundred bytes each.
@@ -52,25 +52,31 @@ class _Clock:
         self._numbers = count()
         #: How many of them were cancelled.
         self._cancelled = 0
+        self._running = False
         self._sleep = trio.CancelScope()
         self._wakes_at = inf
-        trio.lowlevel.spawn_system_task(self._run, name="timers of trio_grpc")
 
     def add(self, when: float, call: Callable[[], None]) -> Timer:
         timer = Timer((when, next(self._numbers), call, self))
         heapq.heappush(self._heap, timer)
-        if when < self._wakes_at:
+        if not self._running:
+            self._running = True
+            trio.lowlevel.spawn_system_task(self._run, name="timers of trio_grpc")
+        elif when < self._wakes_at:
             self._wake_at(when)
         return timer
 
     def forget(self) -> None:
         """Take out the cancelled ones once they are the majority, so that each costs little."""
         self._cancelled += 1
-        if 2 * self._cancelled > len(self._heap):
+        if 2 * self._cancelled >= len(self._heap):
             self._heap = [timer for timer in self._heap if timer[_CALL] is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0
             if not self._heap:
+                # Nothing to wait for.
+                self._wake_at(-inf)
+            elif self._heap[0][_WHEN] == inf:
                 # No clock shall tick for nothing: a virtual one would jump.
                 self._wake_at(inf)
 
@@ -81,8 +87,11 @@ class _Clock:
     async def _run(self) -> None:
         while True:
             self._call_due()
+            if not self._heap:
+                self._running = False
+                return
             self._sleep = trio.CancelScope()
-            self._wake_at(self._heap[0][_WHEN] if self._heap else inf)
+            self._wake_at(self._heap[0][_WHEN])
             with self._sleep:
                 await trio.sleep_forever()
 
@@ -112,3 +121,12 @@ def call_at(when: float, call: Callable[[], None]) -> Timer:
         clock = _Clock()
         _clock.set(clock)
     return clock.add(when, call)
+
+
+def keep_task() -> Timer:
+    """Keep the task, whose start costs as much as a call, until this timer is cancelled."""
+    return call_at(inf, _nothing)
+
+
+def _nothing() -> None:
+    raise AssertionError("the end of time")
