@@ -107,8 +107,11 @@ class HandlerPool:
             task.context = self._context.copy()
             wake(task)
         else:
-            assert self._nursery is not None
-            self._context.run(self._nursery.start_soon, self._work, job)
+            self._start_worker(job)
+
+    def _start_worker(self, job: Job) -> None:
+        assert self._nursery is not None
+        self._context.run(self._nursery.start_soon, self._work, job)
 
     async def _work(self, job: Job) -> None:
         task = current_task()
@@ -121,7 +124,7 @@ class HandlerPool:
                     self.running -= 1
                     if self._waiting:
                         self._start_waiting()
-                if not reusable or scope.cancel_called or len(self._idle) >= _MAX_IDLE:
+                if not reusable or len(self._idle) >= _MAX_IDLE:
                     return
                 self._idle.append(task)
                 if self._release_timer is None:
@@ -132,6 +135,10 @@ class HandlerPool:
                 if task not in self._jobs:
                     return
                 job = self._jobs.pop(task)
+                if scope.cancel_called:
+                    # The deadline of the RPC before came after this one was handed over.
+                    self._start_worker(job)
+                    return
 
     def _release_idle(self) -> None:
         """Let the workers that are idle right now end; whichever is idle next starts the timer anew."""
