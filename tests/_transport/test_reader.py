@@ -445,3 +445,38 @@ def test_the_credit_of_a_small_window_is_lent_until_it_is_acknowledged() -> None
     [fault] = bench.replies()
     assert isinstance(fault, Stream)
     assert (fault.stream_id, fault.reset_code) == (3, ErrorCode.FLOW_CONTROL_ERROR)
+
+
+# -- how much is read at once
+
+
+@pytest.mark.parametrize(
+    ("calls", "woken_per_kib", "settles_at"),
+    [
+        # One firehose into one consumer: big reads.
+        (1, 0, 262_144),
+        # Half of the calls at once, as long as that is not too many: the ends work at the same time.
+        (16, 0.5, 16_384),
+        (64, 0.5, 65_536),
+        (200, 0.5, 65_536),
+        (64, 4, 8_192),
+        (200, 40, 1_024),
+    ],
+)
+async def test_reads_follow_the_tasks_that_they_wake(calls: int, woken_per_kib: float, settles_at: int) -> None:
+    bench = Bench(limits=Limits(adaptive_window=False, max_overhead_frames=None))
+    unknown = frames.frame(0xFA, 0, 0, bytes(1015)) * 8192
+    bench.byte_stream.pieces = [bench.greeting + unknown]
+    bench.table.slots_used = calls
+    incoming = bench.connection.incoming
+
+    class Waking(Reads):
+        async def receive(self, size: int) -> bytes:
+            incoming.wakeups = int(size / 1024 * woken_per_kib) or 1
+            return await super().receive(size)
+
+    waking = Waking(bench.byte_stream.pieces)
+    bench.reader._byte_stream = waking
+    await bench.reader.run()
+    # The last read found the end.
+    assert waking.sizes[-2] in (settles_at, settles_at // 2)

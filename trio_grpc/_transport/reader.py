@@ -66,6 +66,9 @@ _FIRST_READ = 16_384
 _LEAST_READ = 1024
 _MOST_READ = 262_144
 _BATCH = 32
+#: With fewer calls the batch is half of them, or the ends take turns again: 16 calls of 10 KB 7,250/s -> 10,250/s, 32
+#: empty ones +12 % (6 and 3 interleaved rounds). One or two firehoses wake too few to be read in small pieces.
+_LEAST_BATCH = 5
 #: The payload of our bandwidth PINGs; other payloads belong to whoever sent them.
 BANDWIDTH_PING = b"trio_bdp"
 _STATUS_CODES = tuple(StatusCode)
@@ -210,6 +213,7 @@ class Reader:
         byte_stream = self._byte_stream
         framer = self.framer
         incoming = self._incoming
+        table = self._table
         size = _FIRST_READ
         now = trio.current_time()
         self._resets.begin(now)
@@ -228,9 +232,10 @@ class Reader:
             finally:
                 self._end_batch()
             wakeups, incoming.wakeups = incoming.wakeups, 0
-            if wakeups > _BATCH:
+            batch = min(max(table.slots_used >> 1, _LEAST_BATCH), _BATCH)
+            if wakeups > batch:
                 size = max(size >> 1, _LEAST_READ)
-            elif len(data) == size and wakeups * 2 < _BATCH:
+            elif len(data) == size and wakeups * 2 < batch:
                 size = min(size << 1, _MOST_READ)
 
     async def _receive_in_block(self, size: int) -> bytes:
