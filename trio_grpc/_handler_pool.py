@@ -28,7 +28,7 @@ from trio_grpc._transport.stream import Stream
 from trio_grpc._transport.timers import Timer, call_at
 from trio_grpc._transport.waking import wake
 
-#: Runs one RPC inside the worker's scope; True when the worker may be used again.
+#: Runs one RPC inside the worker's scope, whose deadline it sets; True when the worker may be used again.
 Job = Callable[[trio.CancelScope], Awaitable[bool]]
 
 #: Idle workers kept per connection: a burst of more calls pays for new tasks.
