@@ -110,3 +110,24 @@ def size_title(value: int) -> str:
         if value and value % factor == 0:
             return f"{value // factor} {suffix}"
     return f"{value} B"
+
+
+def add_cores(parser: argparse.ArgumentParser) -> None:
+    """Adds `--cores`, for commands that pin a server and a client."""
+    parser.add_argument(
+        "--cores",
+        type=cores,
+        default=default_cores(),
+        metavar="SERVER,CLIENT",
+        help="cores to pin the two processes to, or `none` (default: the first two)",
+    )
+
+
+def add_retries(parser: argparse.ArgumentParser) -> None:
+    """Adds `--retries`, for commands that repeat a run which other programs disturbed."""
+    parser.add_argument(
+        "--retries",
+        type=count,
+        default=2,
+        help="how often a run is repeated that lost more than 5 %% of a core to other programs (default: 2)",
+    )

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arguments import cores, count, default_cores, json_path, names, positive
+from benchmarks.arguments import add_cores, add_retries, json_path, names, positive
 from benchmarks.certificates import make_certificates
 from benchmarks.machine import RESULTS, ROOT, versions
 from benchmarks.results import record, write
@@ -536,19 +536,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--pause", type=positive(float), default=6.0, metavar="SECONDS", help="of `slow_reader` (default: 6)"
     )
-    parser.add_argument(
-        "--cores",
-        type=cores,
-        default=default_cores(),
-        metavar="SERVER,CLIENT",
-        help="cores to pin the two processes to, or `none` (default: the first two)",
-    )
-    parser.add_argument(
-        "--retries",
-        type=count,
-        default=2,
-        help="how often a run is repeated that lost more than 5 %% of a core to other programs (default: 2)",
-    )
+    add_cores(parser)
+    add_retries(parser)
     parser.add_argument(
         "--malloc",
         choices=["default", "keep"],

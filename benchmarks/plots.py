@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import flame, results
-from benchmarks.arguments import cores, count, counts, default_cores, json_path, names, positive
+from benchmarks.arguments import add_cores, add_retries, count, counts, json_path, names, positive
 from benchmarks.libraries.base import cpu_seconds
 from benchmarks.machine import RESULTS, ROOT
 from benchmarks.peers import DISTURBED, Options, RunFailedError, format_figure, missing, run_once, run_undisturbed
@@ -534,19 +534,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"how long to sample for the flame graphs; 0 leaves them out (default: {FULL['flame']})",
     )
-    parser.add_argument(
-        "--cores",
-        type=cores,
-        default=default_cores(),
-        metavar="SERVER,CLIENT",
-        help="cores to pin the two processes to, or `none` (default: the first two)",
-    )
-    parser.add_argument(
-        "--retries",
-        type=count,
-        default=2,
-        help="how often a run is repeated that lost more than 5 %% of a core to other programs (default: 2)",
-    )
+    add_cores(parser)
+    add_retries(parser)
     parser.add_argument(
         "--out", type=_folder, metavar="FOLDER", help="where the pictures go (default: docs/performance)"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from benchmarks.arguments import cores, default_cores, json_path, positive
+from benchmarks.arguments import add_cores, json_path, positive
 from benchmarks.machine import RESULTS
 from benchmarks.peers import Options, RunFailedError, run_once
 from benchmarks.workloads import Library, Workload
@@ -38,13 +38,7 @@ def add_flags(
     parser.add_argument(
         "--warmup", type=positive(float), default=0.5, metavar="SECONDS", help="before each measurement (default: 0.5)"
     )
-    parser.add_argument(
-        "--cores",
-        type=cores,
-        default=default_cores(),
-        metavar="SERVER,CLIENT",
-        help="cores to pin the two processes to, or `none` (default: the first two)",
-    )
+    add_cores(parser)
     parser.add_argument(
         "--json",
         type=json_path,
