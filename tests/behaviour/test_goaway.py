@@ -130,6 +130,8 @@ async def test_two_goaways_spare_what_comes_before_the_second(nursery: trio.Nurs
             await expect_call(peer, 2 * number + 1)
         assert peer is not None
         await peer.send_goaway(LAST)
+        # Read, before another call is begun.
+        await trio.testing.wait_all_tasks_blocked()
         later = Background(nursery, scripted.stub.Unary, EchoRequest(count=3))
         second = await scripted.accept()
         assert (await expect_call(second, 1)).count == 3
