@@ -5,7 +5,10 @@ from __future__ import annotations
 from trio_grpc._balancing.connectivity import ConnectivityState as ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint as Endpoint
 from trio_grpc._balancing.pick_first import PickFirst as PickFirst
+from trio_grpc._balancing.policy import CallEnd as CallEnd
 from trio_grpc._balancing.policy import LoadBalancingPolicy as LoadBalancingPolicy
+from trio_grpc._balancing.policy import Pick as Pick
+from trio_grpc._balancing.policy import PickInfo as PickInfo
 from trio_grpc._balancing.policy import PolicyContext as PolicyContext
 from trio_grpc._balancing.resolver import Resolution as Resolution
 from trio_grpc._balancing.resolver import Resolver as Resolver
@@ -58,6 +61,7 @@ from trio_grpc._stub import UnaryUnaryMethod as UnaryUnaryMethod
 from trio_grpc._version import __version__ as __version__
 
 __all__ = (
+    "CallEnd",
     "Cardinality",
     "Channel",
     "ChannelStatistics",
@@ -80,7 +84,9 @@ __all__ = (
     "MetadataError",
     "MetadataLike",
     "Method",
+    "Pick",
     "PickFirst",
+    "PickInfo",
     "PolicyContext",
     "Proceed",
     "ProtobufCodec",

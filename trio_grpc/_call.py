@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import trio
 from trio.lowlevel import checkpoint
 
+from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._balancing.subchannel import ConnectFailed
 from trio_grpc._channel import Channel
 from trio_grpc._codec import decode_status_details
@@ -119,31 +120,40 @@ def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> Ba
     return error
 
 
-async def acquire_connection(channel: Channel, wait_for_ready: bool | None) -> Connection:
+async def acquire_connection(channel: Channel, info: PickInfo, wait_for_ready: bool | None) -> Connection:
     """Return a connection together with a slot in its stream table.
+
+    Args:
+        channel: knows connections.
+        info: for the picker; it is to watch the stream that is opened.
+        wait_for_ready: wait through failed attempts to connect.
 
     Raises:
         RpcError: UNAVAILABLE, there is no connection.
         trio.ClosedResourceError: the channel is closed.
     """
-    while True:
-        connection = channel._pick_nowait()
-        if connection is None or connection.draining:
+    try:
+        while True:
+            connection = channel._pick_nowait(info)
+            if connection is None or connection.draining:
+                try:
+                    connection = await channel._wait_connection(info, bool(wait_for_ready))
+                except ConnectFailed as failed:
+                    raise call_error(StatusCode.UNAVAILABLE, str(failed)) from failed.__cause__
+            table = connection.table
+            if table.acquire_nowait():
+                return connection
             try:
-                connection = await channel._wait_connection(bool(wait_for_ready))
-            except ConnectFailed as failed:
-                raise call_error(StatusCode.UNAVAILABLE, str(failed)) from failed.__cause__
-        table = connection.table
-        if table.acquire_nowait():
+                await table.acquire()
+            except (ConnectionLost, trio.ClosedResourceError):
+                # The connection went away while we stood in line. Nothing was sent, so another one may serve.
+                if channel.closed:
+                    raise trio.ClosedResourceError("channel closed") from None
+                continue
             return connection
-        try:
-            await table.acquire()
-        except (ConnectionLost, trio.ClosedResourceError):
-            # The connection went away while we stood in line. Nothing was sent, so another one may serve.
-            if channel.closed:
-                raise trio.ClosedResourceError("channel closed") from None
-            continue
-        return connection
+    except BaseException:
+        info._drop()
+        raise
 
 
 def with_timeout(fields: Iterable[Field], deadline: float, now: float) -> list[Field]:
@@ -222,11 +232,13 @@ class Call(Generic[RequestT, ResponseT]):
     async def _open(self, deadline: float) -> Stream:
         """Queue the request headers; the server's answer is awaited by others (a server may wait for our messages)."""
         await checkpoint()
-        connection = await acquire_connection(self._factory.channel, self._wait_for_ready)
         literals = self._literals
+        info = PickInfo(self._factory.method.path, literals)
+        connection = await acquire_connection(self._factory.channel, info, self._wait_for_ready)
         if deadline < inf:
             literals = with_timeout(literals, deadline, trio.current_time())
         stream = connection.open_stream(self._factory.head_for(self._encoding), literals)
+        info._watch(stream)
         if self._first is not None:
             data, compressed = self._first
             stream.queue_message(data, compressed)

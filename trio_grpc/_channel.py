@@ -23,7 +23,7 @@ from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.http_proxy import HttpProxy, ProxyOption, choose_proxy
 from trio_grpc._balancing.naming import Name, resolve_name, static_name, unresolved
 from trio_grpc._balancing.pick_first import PickFirst
-from trio_grpc._balancing.policy import LoadBalancingPolicy, PolicyContext
+from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyContext
 from trio_grpc._balancing.resolver import Resolver
 from trio_grpc._balancing.round_robin import RoundRobin
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
@@ -275,15 +275,15 @@ class Channel:
         """Return the connection for a new call where all go to one. Each call asks: nothing is dearer than need be."""
         return self._balancer.connection
 
-    def _pick_nowait(self) -> Connection | None:
-        """Return a connection for a new call if there is one right now."""
-        return self._balancer.pick_nowait()
+    def _pick_nowait(self, info: PickInfo) -> Connection | None:
+        """Return a connection for an attempt of a call if there is one right now."""
+        return self._balancer.pick_nowait(info)
 
-    async def _wait_connection(self, wait_for_ready: bool) -> Connection:
-        """Return a connection for a new call, see `Balancer.wait_connection`."""
+    async def _wait_connection(self, info: PickInfo, wait_for_ready: bool) -> Connection:
+        """Return a connection for an attempt of a call, see `Balancer.wait_connection`."""
         if not self.closed:
             self._check_open()
-        return await self._balancer.wait_connection(wait_for_ready)
+        return await self._balancer.wait_connection(info, wait_for_ready)
 
     def _unready_reason(self) -> str:
         """Return why a call would have to wait for a connection right now, empty if it would not."""

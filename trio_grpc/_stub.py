@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import trio
 from trio.lowlevel import checkpoint
 
+from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._call import (
     CallFactory,
     StreamStreamCall,
@@ -142,8 +143,10 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         attempt = 0
         while True:
             connection = channel._connection_nowait()
+            info: PickInfo | None = None
             if connection is None or not connection.table.acquire_nowait():
-                connection = await self._acquire(wait_for_ready, expires, timeout)
+                info = PickInfo(factory.method.path, fields)
+                connection = await self._acquire(info, wait_for_ready, expires, timeout)
             deadline = min(trio.current_effective_deadline(), expires)
             now = 0.0
             literals = fields
@@ -151,6 +154,8 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
                 now = trio.current_time()
                 literals = with_timeout(fields, deadline, now)
             stream = connection.open_stream(head, literals)
+            if info is not None:
+                info._watch(stream)
             stream.queue_message(data, compressed)
             stream.end_stream = True
             stream.single_reply = True
@@ -192,13 +197,15 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         finally:
             timer.cancel()
 
-    async def _acquire(self, wait_for_ready: bool | None, expires: float, timeout: float | None) -> Connection:
+    async def _acquire(
+        self, info: PickInfo, wait_for_ready: bool | None, expires: float, timeout: float | None
+    ) -> Connection:
         """Return a connection and a slot in its stream table, for a call that has to wait for one."""
         channel = self._factory.channel
         if timeout is None:
-            return await acquire_connection(channel, wait_for_ready)
+            return await acquire_connection(channel, info, wait_for_ready)
         with trio.CancelScope(deadline=expires):
-            return await acquire_connection(channel, wait_for_ready)
+            return await acquire_connection(channel, info, wait_for_ready)
         raise deadline_error(channel, _timeout_text(timeout))
 
     def open(

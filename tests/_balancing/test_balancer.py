@@ -8,12 +8,24 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from echo_pb2 import EchoRequest
+from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
 import trio_grpc
+from tests.echo_service import Echo
 from tests.support.backends import Backend
-from trio_grpc import ConnectivityState, Endpoint, PolicyContext, RpcError, StatusCode, Subchannel
+from trio_grpc import (
+    CallEnd,
+    ConnectivityState,
+    Endpoint,
+    Pick,
+    PickInfo,
+    PolicyContext,
+    RpcError,
+    ServicerContext,
+    StatusCode,
+    Subchannel,
+)
 from trio_grpc.testing import ManualResolver
 
 Clock = trio.testing.MockClock
@@ -47,7 +59,7 @@ class Recorder(trio_grpc.LoadBalancingPolicy):
         self.told.append(str(error))
         self.tasks.add(trio.lowlevel.current_task())
 
-    def pick(self) -> Subchannel | None:
+    def pick(self, info: PickInfo) -> Subchannel | Pick | None:
         return self.subchannels[0]
 
 
@@ -132,21 +144,21 @@ async def test_a_pick_of_what_is_not_ready_waits(
     async with bench.channel:
         await bench.channel.wait_ready()
         (policy,) = bench.policies
-        policy.pick = lambda: None
-        policy.context.publish(ConnectivityState.READY, lambda: None)
+        policy.pick = lambda _: None
+        policy.context.publish(ConnectivityState.READY, lambda _: None)
         with pytest.raises(RpcError) as caught:
             await bench.echo.Unary(EchoRequest(), timeout=1)
         assert caught.value.code is StatusCode.DEADLINE_EXCEEDED
         await backend.stop()
         await settle()
-        policy.context.publish(ConnectivityState.READY, lambda: policy.subchannels[0])
+        policy.context.publish(ConnectivityState.READY, lambda _: policy.subchannels[0])
         with pytest.raises(RpcError) as caught:
             await bench.echo.Unary(EchoRequest(), timeout=1)
         assert caught.value.code is StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_a_picker_raises_in_the_call(backend: Backend, autojump_clock: Clock) -> None:
-    def pick() -> Subchannel:
+    def pick(info: PickInfo) -> Subchannel:
         raise ZeroDivisionError
 
     bench = Bench(backend.endpoint)
@@ -155,6 +167,115 @@ async def test_a_picker_raises_in_the_call(backend: Backend, autojump_clock: Clo
         bench.policies[0].context.publish(ConnectivityState.READY, pick)
         with pytest.raises(ZeroDivisionError):
             await bench.echo.Unary(EchoRequest())
+
+
+async def test_a_picker_is_told_of_the_call(backend: Backend, autojump_clock: Clock) -> None:
+    infos = []
+
+    def pick(info: PickInfo) -> Subchannel:
+        infos.append((info.method, list(info.metadata)))
+        return bench.policies[0].subchannels[0]
+
+    bench = Bench(backend.endpoint)
+    async with bench.channel:
+        await bench.channel.wait_ready()
+        bench.policies[0].context.publish(ConnectivityState.READY, pick)
+        await bench.echo.Unary(EchoRequest(), metadata={"user": "7"})
+        async with bench.echo.ServerStream(EchoRequest(), metadata={"user": "8"}, timeout=5):
+            pass
+    assert infos == [("/echo.Echo/Unary", [("user", "7")]), ("/echo.Echo/ServerStream", [("user", "8")])]
+
+
+async def test_a_picker_that_returns_something_else_raises_in_the_call(backend: Backend, autojump_clock: Clock) -> None:
+    bench = Bench(backend.endpoint)
+    async with bench.channel:
+        await bench.channel.wait_ready()
+        bench.policies[0].context.publish(ConnectivityState.READY, lambda _: backend.endpoint)
+        with pytest.raises(TypeError, match="picker must return a Subchannel, a Pick or None, not Endpoint"):
+            await bench.echo.Unary(EchoRequest())
+
+
+class EndsBench(Bench):
+    """A bench whose policy wants to know how calls end.
+
+    Attributes:
+        ends: what it was told.
+        picks: how often it chose.
+    """
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        super().__init__(*endpoints)
+        self.ends: list[CallEnd] = []
+        self.picks = 0
+
+    async def begin(self) -> None:
+        await self.channel.wait_ready()
+        self.publish()
+
+    def publish(self) -> None:
+        self.policies[0].context.publish(ConnectivityState.READY, self.pick)
+
+    def pick(self, info: PickInfo) -> Pick:
+        self.picks += 1
+        return Pick(self.policies[0].subchannels[0], self.on_end)
+
+    def on_end(self, end: CallEnd) -> None:
+        assert trio.lowlevel.current_task() in self.policies[0].tasks
+        self.ends.append(end)
+
+    def told(self) -> list[tuple[StatusCode | None, bool]]:
+        assert self.picks == len(self.ends)
+        return [(end.code, end.local) for end in self.ends]
+
+
+class Wordy(Echo):
+    """Its unary method fails, or sleeps, when it is asked to."""
+
+    async def Unary(self, request: EchoRequest, context: ServicerContext[EchoReply], /) -> EchoReply:
+        if request.text == "fail":
+            await context.abort(StatusCode.NOT_FOUND, "nothing")
+        if request.text == "sleep":
+            await trio.sleep(10)
+        return await super().Unary(request, context)
+
+
+async def test_a_policy_is_told_how_its_picks_end(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backend = Backend(nursery, "a")
+    await backend.start(Wordy())
+    bench = EndsBench(backend.endpoint)
+    async with bench.channel:
+        await bench.begin()
+        await bench.echo.Unary(EchoRequest())
+        with pytest.raises(RpcError):
+            await bench.echo.Unary(EchoRequest(text="fail"))
+        with trio.move_on_after(1):
+            await bench.echo.Unary(EchoRequest(text="sleep"))
+        async with bench.echo.Bidi() as call:
+            await call.send(EchoRequest(text="a"))
+            await call.receive()
+        await settle()
+        assert bench.told() == [
+            (StatusCode.OK, False),
+            (StatusCode.NOT_FOUND, False),
+            (StatusCode.CANCELLED, True),
+            (StatusCode.CANCELLED, True),
+        ]
+
+
+async def test_a_pick_that_leads_nowhere_has_an_end(
+    backend: Backend, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    bench = EndsBench(backend.endpoint)
+    async with bench.channel:
+        await bench.begin()
+        await backend.stop()
+        await settle()
+        # The policy insists on what is not READY any more.
+        bench.publish()
+        with pytest.raises(RpcError):
+            await bench.echo.Unary(EchoRequest(), timeout=1)
+        await settle()
+        assert bench.told() == [(None, True)] * bench.picks
 
 
 def wrong_publications(policy: Any) -> Iterator[tuple[str, Any]]:
@@ -252,4 +373,4 @@ async def test_a_connection_that_takes_no_calls_is_not_given_out_before_the_poli
         assert connection is not None
         connection._stop_opening()
         assert bench.channel._connection_nowait() is None
-        assert bench.channel._pick_nowait() is None
+        assert bench.channel._pick_nowait(PickInfo("/a.B/C")) is None

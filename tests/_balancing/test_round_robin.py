@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.policies import FakeContext, State
-from trio_grpc import Endpoint
+from trio_grpc import Endpoint, PickInfo
 from trio_grpc._balancing.round_robin import RoundRobinPolicy
 
 ONE, TWO, THREE = (Endpoint(f"{n}.{n}.{n}.{n}:1") for n in (1, 2, 3))
@@ -29,7 +29,7 @@ class Bench:
     def picks(self, count: int) -> str:
         state, picker = self.context.published[-1]
         assert state is State.READY
-        return "".join(str(picker().endpoint)[0] for _ in range(count))
+        return "".join(str(picker(PickInfo("/a.B/C")).endpoint)[0] for _ in range(count))
 
 
 def test_all_are_connected_to_at_once() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any, NoReturn, cast
 
@@ -19,13 +20,14 @@ from trio_grpc._balancing.connectivity import ConnectivityState, ConnectivityTra
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.idleness import watch_idleness
 from trio_grpc._balancing.naming import Name
-from trio_grpc._balancing.policy import LoadBalancingPolicy, Picker, PolicyContext
+from trio_grpc._balancing.policy import CallEnd, LoadBalancingPolicy, Pick, Picker, PickInfo, PolicyContext
 from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.resolving import run_resolver
 from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
 from trio_grpc._options import check_kind, check_seconds
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc._transport.stream import Outcome
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -81,16 +83,25 @@ class Balancer:
 
     # -- for calls
 
-    def pick_nowait(self) -> Connection | None:
-        """Return a connection for a new call if there is one right now."""
-        connection = self.connection
-        if connection is None and self._picker is not None:
-            subchannel = self._picker()
-            if subchannel is not None:
-                return subchannel._connection
+    def pick_nowait(self, info: PickInfo) -> Connection | None:
+        """Return a connection for an attempt of a call if there is one right now."""
+        info._drop()
+        if self._picker is None:
+            return self.connection
+        picked = self._picker(info)
+        if picked is None or isinstance(picked, Subchannel):
+            return None if picked is None else picked._connection
+        if not isinstance(cast("object", picked), Pick):
+            raise TypeError(f"a picker must return a Subchannel, a Pick or None, not {type(picked).__name__}")
+        if picked.on_end is not None:
+            assert self._session is not None
+            info._report = partial(self._session._report, picked.on_end)
+        connection = picked.subchannel._connection
+        if connection is None:
+            info._drop()
         return connection
 
-    async def wait_connection(self, wait_for_ready: bool) -> Connection:
+    async def wait_connection(self, info: PickInfo, wait_for_ready: bool) -> Connection:
         """Return a connection that takes new calls, making one if need be.
 
         Raises:
@@ -102,7 +113,7 @@ class Balancer:
             while True:
                 if self._services.closing:
                     raise trio.ClosedResourceError("channel closed")
-                connection = self.pick_nowait()
+                connection = self.pick_nowait(info)
                 if connection is not None and not connection.draining:
                     return connection
                 changed = self._changed
@@ -257,6 +268,14 @@ class _Session(PolicyContext):
                 except Exception as error:
                     _logger.exception("the load balancing policy of the channel to %s failed", self._name.text)
                     self.publish(ConnectivityState.TRANSIENT_FAILURE, error=error)
+
+    def _report(self, on_end: Callable[[CallEnd], None], outcome: Outcome | None) -> None:
+        """An attempt has ended for which the policy had picked; None: it was never made."""
+        if outcome is None:
+            end = CallEnd(None, True)
+        else:
+            end = CallEnd(outcome.code, not outcome.received, outcome.fields)
+        self._post(on_end, end)
 
     def _on_update(self, endpoints: tuple[Endpoint, ...]) -> None:
         assert self._policy is not None

@@ -4,15 +4,105 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import attrs
 
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.subchannel import Subchannel
+from trio_grpc._metadata import Metadata, readable_metadata
+from trio_grpc._status import StatusCode
 
-#: Chooses the subchannel of one call. It runs in the caller's task, before the call, and must not wait. It returns one
-#: that is READY; for one that is not any more, or None, the call waits for the next picker.
-Picker = Callable[[], "Subchannel | None"]
+#: Chooses the subchannel of one attempt of a call. It runs in the caller's task, before the attempt, and must not wait.
+#: It returns one that is READY, alone or in a `Pick`. For one that is READY no more, or None, the call waits until the
+#: policy publishes again.
+Picker = Callable[["PickInfo"], "Subchannel | Pick | None"]
+
+
+class PickInfo:
+    """What a picker is told of the attempt that it chooses for; made by the channel.
+
+    Attributes:
+        method: the path of the method, ``"/package.Service/Method"``.
+    """
+
+    __slots__ = ("_fields", "_metadata", "_report", "method")
+
+    def __init__(self, method: str, fields: Any = ()) -> None:
+        # ``fields``, the metadata as it goes on the wire, is Any: the public signature does not drag in the transport.
+        self.method: str = method
+        self._fields = fields
+        self._metadata: Metadata | None = None
+        #: Tells the policy how the attempt ended: the outcome of its stream, or None where there was none.
+        self._report: Callable[[Any], None] | None = None
+
+    @property
+    def metadata(self) -> Metadata:
+        """The call's own metadata, without that of the channel. Not to be changed."""
+        if self._metadata is None:
+            self._metadata = Metadata.from_wire(self._fields)
+        return self._metadata
+
+    def _watch(self, stream: Any) -> None:
+        """The attempt has its stream: when that ends, the policy is told."""
+        report, self._report = self._report, None
+        if report is not None:
+            stream.on_outcome = report
+            if stream.outcome is not None:
+                report(stream.outcome)
+
+    def _drop(self) -> None:
+        """The attempt that was picked for will not be made."""
+        report, self._report = self._report, None
+        if report is not None:
+            report(None)
+
+    def __repr__(self) -> str:
+        return f"<PickInfo of {self.method}>"
+
+
+class CallEnd:
+    """How an attempt ended, for the policy that has picked for it; made by the channel.
+
+    Attributes:
+        code: its status code; None where it was never sent: it found no free stream, or its caller gave up before.
+        local: the status was made on this side (the call was cancelled, its deadline passed, its connection was lost)
+            and did not come from a server.
+    """
+
+    __slots__ = ("_fields", "code", "local")
+
+    def __init__(self, code: StatusCode | None, local: bool, fields: Any = ()) -> None:
+        self.code: StatusCode | None = code
+        self.local: bool = local
+        self._fields = fields
+
+    @property
+    def trailing_metadata(self) -> Metadata:
+        """What the server sent with the status."""
+        return readable_metadata(self._fields)
+
+    def __repr__(self) -> str:
+        code = None if self.code is None else self.code.name
+        return f"<CallEnd {code}{', local' if self.local else ''}>"
+
+
+@attrs.frozen
+class Pick:
+    """A picker's choice, for policies that want to know how the attempt ends.
+
+    Attributes:
+        subchannel: carries the attempt.
+        on_end: called once after the attempt has ended, or was given up before it began; like the methods of the
+            policy, in the same task.
+
+    Raises:
+        TypeError: there is no subchannel.
+    """
+
+    subchannel: Subchannel = attrs.field(validator=attrs.validators.instance_of(Subchannel))
+    on_end: Callable[[CallEnd], None] | None = None
 
 
 class PolicyContext(Protocol):
@@ -94,4 +184,4 @@ class LoadBalancingPolicy(abc.ABC):
         """A call waits, or the user wants to connect: leave IDLE where the policy has published that."""
 
 
-__all__ = ["LoadBalancingPolicy", "Picker", "PolicyContext"]
+__all__ = ["CallEnd", "LoadBalancingPolicy", "Pick", "PickInfo", "Picker", "PolicyContext"]

@@ -83,7 +83,8 @@ class RoundRobinPolicy(LoadBalancingPolicy):
         if ready:
             if ready != self._published:
                 start = self._randrange(len(ready))
-                self.context.publish(_READY, cycle(ready[start:] + ready[:start]).__next__)
+                turns = cycle(ready[start:] + ready[:start])
+                self.context.publish(_READY, lambda _: next(turns))
         elif not states:
             self.context.publish(_FAILED, error=ValueError("the resolver found no addresses"))
         elif all(state is _FAILED for state in states):

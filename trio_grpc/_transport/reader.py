@@ -537,9 +537,10 @@ class Reader:
                 outcome = Outcome(StatusCode.INTERNAL, f"response ended {stream.assembler.place}")
         elif not _is_grpc(head):
             code, message = _not_grpc(head)
-            outcome = Outcome(code, message, fields=record.fields)
+            outcome = Outcome(code, message, fields=record.fields, received=True)
         else:
-            outcome = Outcome(StatusCode.UNKNOWN, "response ended without grpc-status", fields=record.fields)
+            message = "response ended without grpc-status"
+            outcome = Outcome(StatusCode.UNKNOWN, message, fields=record.fields, received=True)
         stream.peer_end()
         stream.end(outcome)
         if not stream.local_closed:
@@ -578,6 +579,7 @@ class Reader:
                     rst_to_status(error_code),
                     f"stream reset by peer with {error_name(error_code)}",
                     unprocessed=error_code == ErrorCode.REFUSED_STREAM,
+                    received=True,
                 )
             )
 
@@ -715,7 +717,7 @@ class Reader:
 
 
 #: How nearly every call ends.
-_OK = Outcome(StatusCode.OK)
+_OK = Outcome(StatusCode.OK, received=True)
 
 
 def _outcome_of(record: ResponseHeaders) -> Outcome:
@@ -723,7 +725,8 @@ def _outcome_of(record: ResponseHeaders) -> Outcome:
     assert record.grpc_status is not None
     if not (record.grpc_status or record.message or record.status_details or record.fields):
         return _OK
-    return Outcome(_STATUS_CODES[record.grpc_status], record.message, record.status_details, record.fields)
+    code = _STATUS_CODES[record.grpc_status]
+    return Outcome(code, record.message, record.status_details, record.fields, received=True)
 
 
 def _is_grpc(head: ResponseHeaders) -> bool:

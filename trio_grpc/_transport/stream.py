@@ -67,6 +67,7 @@ class Outcome:
         cause: the local exception behind it, if there is one.
         unprocessed: the server has certainly not run this call, so it may be tried again elsewhere.
         closed_locally: the application closed the call or its channel.
+        received: the server has ended the call, by a status or a reset.
     """
 
     code: StatusCode
@@ -76,6 +77,7 @@ class Outcome:
     cause: BaseException | None = None
     unprocessed: bool = False
     closed_locally: bool = False
+    received: bool = False
 
 
 class Stream(OutgoingStream):
@@ -96,6 +98,7 @@ class Stream(OutgoingStream):
         trailers_record: trailers that came without END_STREAM and wait for it (client).
         outcome: how it ended (client), None while it lives.
         cancelled: why the peer or the connection ended it early (server).
+        on_outcome: called once with ``outcome`` when that is set (client).
         on_ended: called once when ``outcome`` (client) or ``cancelled`` (server: the handler's scope) is set.
         remote_closed: the peer has sent its last frame.
     """
@@ -116,6 +119,7 @@ class Stream(OutgoingStream):
         "left_table",
         "message_compressed",
         "on_ended",
+        "on_outcome",
         "outcome",
         "peer",
         "receive_window",
@@ -154,6 +158,7 @@ class Stream(OutgoingStream):
         self.outcome: Outcome | None = None
         self.cancelled: str | None = None
         self.on_ended: Callable[[], None] | None = None
+        self.on_outcome: Callable[[Outcome], None] | None = None
         self.left_table: bool = False
         self.message_compressed: bool = False
         self._receiver: Task | None = None
@@ -475,6 +480,8 @@ class Stream(OutgoingStream):
         if self.outcome is not None:
             return
         self.outcome = outcome
+        if self.on_outcome is not None:
+            self.on_outcome(outcome)
         if self.on_ended is not None:
             self.on_ended()
         if self._head_event is not None:
