@@ -67,6 +67,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing.resolver _balancing.subchannel _balancing.happy_eyeballs",
         "_balancing.dns _balancing.resolving _balancing.policy",
         "_balancing.naming _balancing.pick_first _balancing.round_robin",
+        "_balancing.service_config",
         "_balancing.balancer",
         "_channel",
         # one RPC, from either side: a client's calls know their channel, a server knows its handlers

@@ -13,6 +13,13 @@ from trio_grpc._balancing.policy import PolicyContext as PolicyContext
 from trio_grpc._balancing.resolver import Resolution as Resolution
 from trio_grpc._balancing.resolver import Resolver as Resolver
 from trio_grpc._balancing.round_robin import RoundRobin as RoundRobin
+from trio_grpc._balancing.service_config import ConnectionScaling as ConnectionScaling
+from trio_grpc._balancing.service_config import HealthCheckConfig as HealthCheckConfig
+from trio_grpc._balancing.service_config import HedgingPolicy as HedgingPolicy
+from trio_grpc._balancing.service_config import MethodConfig as MethodConfig
+from trio_grpc._balancing.service_config import RetryPolicy as RetryPolicy
+from trio_grpc._balancing.service_config import RetryThrottling as RetryThrottling
+from trio_grpc._balancing.service_config import ServiceConfig as ServiceConfig
 from trio_grpc._balancing.subchannel import Subchannel as Subchannel
 from trio_grpc._balancing.target import ResolverTarget as ResolverTarget
 from trio_grpc._call import StreamStreamCall as StreamStreamCall
@@ -71,9 +78,12 @@ __all__ = (
     "CompressionError",
     "Compressor",
     "ConnectionLifetime",
+    "ConnectionScaling",
     "ConnectivityState",
     "DecompressedTooLarge",
     "Endpoint",
+    "HealthCheckConfig",
+    "HedgingPolicy",
     "InterceptedCall",
     "Keepalive",
     "KeepaliveEnforcement",
@@ -84,6 +94,7 @@ __all__ = (
     "MetadataError",
     "MetadataLike",
     "Method",
+    "MethodConfig",
     "Pick",
     "PickFirst",
     "PickInfo",
@@ -94,12 +105,15 @@ __all__ = (
     "Resolution",
     "Resolver",
     "ResolverTarget",
+    "RetryPolicy",
+    "RetryThrottling",
     "RoundRobin",
     "RpcError",
     "Server",
     "ServerInterceptor",
     "ServerKeepalive",
     "ServerStatistics",
+    "ServiceConfig",
     "Servicer",
     "ServicerContext",
     "StatusCode",

@@ -20,7 +20,15 @@ from trio_grpc._balancing.connectivity import ConnectivityState, ConnectivityTra
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.idleness import watch_idleness
 from trio_grpc._balancing.naming import Name
-from trio_grpc._balancing.policy import CallEnd, LoadBalancingPolicy, Pick, Picker, PickInfo, PolicyContext
+from trio_grpc._balancing.policy import (
+    CallEnd,
+    LoadBalancingPolicy,
+    Pick,
+    Picker,
+    PickInfo,
+    PolicyContext,
+    PolicyFactory,
+)
 from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.resolving import run_resolver
 from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
@@ -30,8 +38,6 @@ from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.stream import Outcome
 
 _logger = logging.getLogger("trio_grpc")
-
-PolicyFactory = Callable[[PolicyContext], LoadBalancingPolicy]
 
 
 class Balancer:

@@ -184,4 +184,8 @@ class LoadBalancingPolicy(abc.ABC):
         """A call waits, or the user wants to connect: leave IDLE where the policy has published that."""
 
 
-__all__ = ["CallEnd", "LoadBalancingPolicy", "Pick", "PickInfo", "Picker", "PolicyContext"]
+#: Makes the policy of a channel; frozen records such as `PickFirst` are such factories.
+PolicyFactory = Callable[[PolicyContext], LoadBalancingPolicy]
+
+
+__all__ = ["CallEnd", "LoadBalancingPolicy", "Pick", "PickInfo", "Picker", "PolicyContext", "PolicyFactory"]
