@@ -64,7 +64,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
         "_balancing.http_proxy",
         "_balancing.dialer _balancing.endpoint",
-        "_balancing.resolver _balancing.subchannel _balancing.happy_eyeballs",
+        "_balancing.resolver _balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.dns _balancing.resolving _balancing.policy",
         "_balancing.naming _balancing.pick_first _balancing.round_robin",
         "_balancing.service_config",

@@ -87,6 +87,19 @@ def test_the_table_says_when_it_is_empty() -> None:
     assert times == 1
 
 
+async def test_a_background_slot_is_a_slot_and_no_call() -> None:
+    table = make(2)
+    await table.acquire_background()
+    assert (table.slots_used, table.background, table.opened) == (1, 1, 0)
+    assert table.acquire_nowait()
+    assert not table.acquire_nowait()
+    assert (table.slots_used, table.background, table.opened) == (2, 1, 1)
+    table.refuse(Refused())
+    with pytest.raises(Refused):
+        await table.acquire_background()
+    assert (table.slots_used, table.background, table.opened) == (2, 1, 1)
+
+
 async def test_waiters_are_served_in_their_order() -> None:
     table = make(1)
     await table.acquire()

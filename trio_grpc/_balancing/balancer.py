@@ -208,9 +208,10 @@ class Balancer:
 
     def _activity(self) -> object | None:
         """Return something that changes with each call; None while there is one."""
-        if self.waiting or any(connection.table.slots_used for connection in self.connections):
+        tables = [connection.table for connection in self.connections]
+        if self.waiting or any(table.slots_used > table.background for table in tables):
             return None
-        return sum(connection.table.opened for connection in self.connections)
+        return sum(table.opened for table in tables)
 
 
 class _Session(PolicyContext):

@@ -546,14 +546,20 @@ class Connection:
     @property
     def took_calls(self) -> bool:
         """Whether at least one call went out that the peer has not disowned with a GOAWAY (client)."""
-        return min(self.writer.last_stream_id, self._goaway_last_id) > 0
+        return self.table.opened > 0 and min(self.writer.last_stream_id, self._goaway_last_id) > 0
 
-    def open_stream(self, head: HeaderTemplate, literals: Sequence[Field], message_limit: int | None = None) -> Stream:
+    def open_stream(
+        self,
+        head: HeaderTemplate,
+        literals: Sequence[Field],
+        message_limit: int | None = None,
+        kind: type[Stream] = Stream,
+    ) -> Stream:
         """Make a stream for a slot that the caller has acquired from ``table``. Nothing is queued yet.
 
         Where the server would not accept the headers, the stream has ended before it begins, and takes no id.
         """
-        stream = Stream(
+        stream = kind(
             self.control_buffer,
             self.table,
             self.incoming,

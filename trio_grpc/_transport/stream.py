@@ -554,3 +554,14 @@ class Stream(OutgoingStream):
             return
         self.remote_closed = True
         super().orphan()
+
+
+class BackgroundStream(Stream):
+    """A stream that the channel keeps for itself, in a slot from `StreamTable.acquire_background` (client)."""
+
+    __slots__ = ()
+
+    def _leave(self) -> None:
+        if not self.left_table:
+            self._table.background -= 1
+        super()._leave()

@@ -31,7 +31,8 @@ class StreamTable(Generic[StreamT]):
     Attributes:
         streams: live streams that have an id; shared with reader and writer.
         slots_used: streams that hold a slot, also those that the writer has not given an id yet.
-        opened: slots taken so far.
+        background: those of them that are no calls, see `acquire_background`.
+        opened: slots taken so far, for calls.
         limit: how many slots there are; may fall below ``slots_used``.
         refusal: why no more slots are handed out, or None.
         peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, inf where it has said nothing.
@@ -41,6 +42,7 @@ class StreamTable(Generic[StreamT]):
         "_cut_short",
         "_on_idle",
         "_waiters",
+        "background",
         "limit",
         "opened",
         "peer_header_list_limit",
@@ -52,6 +54,7 @@ class StreamTable(Generic[StreamT]):
     def __init__(self, limit: int, on_idle: Callable[[], None]) -> None:
         self.streams: dict[int, StreamT] = {}
         self.slots_used: int = 0
+        self.background: int = 0
         self.opened: int = 0
         self.limit: int = limit
         self.refusal: BaseException | None = None
@@ -91,6 +94,16 @@ class StreamTable(Generic[StreamT]):
             self._waiters[task] = None
             if await wait_task_rescheduled(abort):
                 return
+
+    async def acquire_background(self) -> None:
+        """`acquire` a slot for a stream that the channel keeps for itself, which is no sign that somebody uses it.
+
+        Raises:
+            BaseException: the refusal, once the connection takes no more streams.
+        """
+        await self.acquire()
+        self.background += 1
+        self.opened -= 1
 
     def leave(self, stream_id: int) -> None:
         """A stream has ended on both sides (or was orphaned): free its slot."""
