@@ -146,6 +146,7 @@ class Channel:
             self._connect,
             self._describe,
             self._services,
+            request_head=self._own_request_head,
             backoff=Backoff(),
             idle_timeout=_check_idle_timeout(idle_timeout),
         )
@@ -302,11 +303,15 @@ class Channel:
         """
         head = self._heads.get((path, encoding))
         if head is None:
-            head = self._heads[path, encoding] = self._make_request_head(path, encoding)
+            head = self._heads[path, encoding] = self._make_request_head(path, encoding, self.codec.name)
         return head
 
-    def _make_request_head(self, path: str, encoding: str) -> HeaderTemplate:
-        content_type = "application/grpc" if self.codec.name == "proto" else f"application/grpc+{self.codec.name}"
+    def _own_request_head(self, path: str) -> HeaderTemplate:
+        """Return the header fields of a call that the channel makes for itself: protobuf, whatever its codec is."""
+        return self._make_request_head(path, "identity", "proto")
+
+    def _make_request_head(self, path: str, encoding: str, codec: str) -> HeaderTemplate:
+        content_type = "application/grpc" if codec == "proto" else f"application/grpc+{codec}"
         return HeaderTemplate(
             (
                 *request_template(

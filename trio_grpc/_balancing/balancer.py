@@ -34,6 +34,7 @@ from trio_grpc._balancing.resolving import run_resolver
 from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
 from trio_grpc._options import check_kind, check_seconds
 from trio_grpc._transport.connection import Connection
+from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.stream import Outcome
 
@@ -49,6 +50,7 @@ class Balancer:
         connect: makes connections.
         describe: says what errors about connecting to an endpoint call it.
         services: where everything runs.
+        request_head: makes the request head of a call that the channel makes for itself, from its path.
         backoff: the waits between attempts of one subchannel, and between failures of the resolver.
         idle_timeout: seconds without calls after which the channel goes IDLE; inf for never.
 
@@ -67,6 +69,7 @@ class Balancer:
         describe: Callable[[Endpoint], str],
         services: ServiceNursery,
         *,
+        request_head: Callable[[str], HeaderTemplate],
         backoff: Backoff,
         idle_timeout: float = inf,
     ) -> None:
@@ -79,6 +82,7 @@ class Balancer:
         self._connect = connect
         self._describe = describe
         self._services = services
+        self._request_head = request_head
         self._backoff = backoff
         self._idle_timeout = idle_timeout
         self._single: Subchannel | None = None
