@@ -24,18 +24,21 @@ _MIN_KEEPALIVE_TIME = 10.0
 _MIN_SERVER_KEEPALIVE_TIME = 1.0
 
 
-def _between(low: int, high: int) -> Any:
-    def check(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
+def int_between(low: int, high: int) -> Any:
+    """Return a validator of a field of a record, which lets whole numbers in this range pass."""
+
+    def check(record: object, attribute: attrs.Attribute[Any], value: object) -> None:
+        name = f"{type(record).__name__}.{attribute.name}"
         if not isinstance(value, int) or isinstance(value, bool):
-            raise TypeError(f"Limits.{attribute.name} must be int, not {type(value).__name__}")
+            raise TypeError(f"{name} must be int, not {type(value).__name__}")
         if not low <= value <= high:
-            raise ValueError(f"Limits.{attribute.name} must be between {low} and {high}, got {value}")
+            raise ValueError(f"{name} must be between {low} and {high}, got {value}")
 
     return check
 
 
 def _optional_between(low: int, high: int) -> Any:
-    return attrs.validators.optional(_between(low, high))
+    return attrs.validators.optional(int_between(low, high))
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> float:
@@ -90,12 +93,14 @@ class Limits:
         default=DEFAULT_MAX_RECEIVE_MESSAGE_LENGTH, validator=_optional_between(0, _MAX_MESSAGE_LENGTH)
     )
     max_send_message_length: int | None = attrs.field(default=None, validator=_optional_between(0, _MAX_MESSAGE_LENGTH))
-    max_concurrent_streams: int = attrs.field(default=1000, validator=_between(1, 2**31 - 1))
-    max_header_list_size: int = attrs.field(default=16_384, validator=_between(1, 2**31 - 1))
-    initial_window_size: int = attrs.field(default=_DEFAULT_WINDOW, validator=_between(1, _MAX_WINDOW))
-    initial_connection_window_size: int = attrs.field(default=2**20, validator=_between(_DEFAULT_WINDOW, _MAX_WINDOW))
+    max_concurrent_streams: int = attrs.field(default=1000, validator=int_between(1, 2**31 - 1))
+    max_header_list_size: int = attrs.field(default=16_384, validator=int_between(1, 2**31 - 1))
+    initial_window_size: int = attrs.field(default=_DEFAULT_WINDOW, validator=int_between(1, _MAX_WINDOW))
+    initial_connection_window_size: int = attrs.field(
+        default=2**20, validator=int_between(_DEFAULT_WINDOW, _MAX_WINDOW)
+    )
     adaptive_window: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
-    max_frame_size: int = attrs.field(default=262_144, validator=_between(16_384, 2**24 - 1))
+    max_frame_size: int = attrs.field(default=262_144, validator=int_between(16_384, 2**24 - 1))
     max_premature_resets: int | None = attrs.field(default=1000, validator=_optional_between(0, 2**31 - 1))
     max_overhead_frames: int | None = attrs.field(default=10_000, validator=_optional_between(0, 2**31 - 1))
 

@@ -10,7 +10,7 @@ from trio_grpc import ConnectivityState, Endpoint, PolicyContext, Subchannel
 State = ConnectivityState
 
 
-class FakeSubchannel:
+class FakeSubchannel(Subchannel):
     """A subchannel whose state the test sets.
 
     Attributes:
@@ -19,6 +19,7 @@ class FakeSubchannel:
     """
 
     def __init__(self, context: FakeContext, endpoint: Endpoint) -> None:
+        # Nothing of the real one: that connects.
         self.endpoint = endpoint
         self.state = State.IDLE
         self.error: Exception | None = None

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import cycle
 
 import attrs
 
-from trio_grpc._balancing.connectivity import ConnectivityState
-from trio_grpc._balancing.endpoint import Endpoint
-from trio_grpc._balancing.policy import LoadBalancingPolicy, PolicyContext
-from trio_grpc._balancing.subchannel import Subchannel, all_failed
-
-_IDLE = ConnectivityState.IDLE
-_CONNECTING = ConnectivityState.CONNECTING
-_READY = ConnectivityState.READY
-_FAILED = ConnectivityState.TRANSIENT_FAILURE
+from trio_grpc._balancing.connect_to_all import ConnectToAllPolicy
+from trio_grpc._balancing.policy import LoadBalancingPolicy, Picker, PolicyContext
+from trio_grpc._balancing.subchannel import Subchannel
 
 
 @attrs.frozen
@@ -32,7 +26,7 @@ class RoundRobin:
         return RoundRobinPolicy(context)
 
 
-class RoundRobinPolicy(LoadBalancingPolicy):
+class RoundRobinPolicy(ConnectToAllPolicy):
     """What `RoundRobin` does in one channel.
 
     Args:
@@ -43,55 +37,11 @@ class RoundRobinPolicy(LoadBalancingPolicy):
     def __init__(self, context: PolicyContext, randrange: Callable[[int], int] = random.randrange) -> None:
         super().__init__(context)
         self._randrange = randrange
-        self._subchannels: dict[Endpoint, Subchannel] = {}
-        #: TRANSIENT_FAILURE lasts until READY, attempts in between notwithstanding, as in gRPC.
-        self._states: dict[Subchannel, ConnectivityState] = {}
-        self._published: tuple[Subchannel, ...] = ()
 
-    def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
-        old, self._subchannels = self._subchannels, {}
-        new = []
-        for endpoint in dict.fromkeys(endpoints):
-            subchannel = old.pop(endpoint, None)
-            if subchannel is None:
-                subchannel = self.context.new_subchannel(endpoint)
-                self._states[subchannel] = _CONNECTING
-                new.append(subchannel)
-            self._subchannels[endpoint] = subchannel
-        for subchannel in old.values():
-            del self._states[subchannel]
-            self.context.shut_down(subchannel)
-        for subchannel in new:
-            subchannel.connect()
-        if not self._subchannels:
-            self.context.request_resolution()
-        self._publish()
-
-    def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
-        before = self._states[subchannel]
-        if state is _READY or before is not _FAILED:
-            self._states[subchannel] = state
-        if state is _IDLE:
-            subchannel.connect()
-        if state is _FAILED or (state is _IDLE and before is _READY):
-            self.context.request_resolution()
-        self._publish()
-
-    def _publish(self) -> None:
-        states = self._states.values()
-        ready = tuple(subchannel for subchannel, state in self._states.items() if state is _READY)
-        if ready:
-            if ready != self._published:
-                start = self._randrange(len(ready))
-                turns = cycle(ready[start:] + ready[:start])
-                self.context.publish(_READY, lambda _: next(turns))
-        elif not states:
-            self.context.publish(_FAILED, error=ValueError("the resolver found no addresses"))
-        elif all(state is _FAILED for state in states):
-            self.context.publish(_FAILED, error=all_failed(self._states))
-        else:
-            self.context.publish(_CONNECTING)
-        self._published = ready
+    def make_picker(self, ready: tuple[Subchannel, ...]) -> Picker:
+        start = self._randrange(len(ready))
+        turns = cycle(ready[start:] + ready[:start])
+        return lambda _: next(turns)
 
 
 __all__ = ["RoundRobin"]
