@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trio_grpc._balancing.connectivity import ConnectivityState as ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint as Endpoint
+from trio_grpc._balancing.json_fields import ServiceConfigError as ServiceConfigError
 from trio_grpc._balancing.least_request import LeastRequest as LeastRequest
 from trio_grpc._balancing.pick_first import PickFirst as PickFirst
 from trio_grpc._balancing.policy import CallEnd as CallEnd
@@ -116,6 +117,7 @@ __all__ = (
     "ServerKeepalive",
     "ServerStatistics",
     "ServiceConfig",
+    "ServiceConfigError",
     "Servicer",
     "ServicerContext",
     "StatusCode",

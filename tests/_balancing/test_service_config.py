@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -13,10 +14,12 @@ from trio_grpc import (
     HealthCheckConfig,
     HedgingPolicy,
     MethodConfig,
+    PickFirst,
     RetryPolicy,
     RetryThrottling,
     RoundRobin,
     ServiceConfig,
+    ServiceConfigError,
     StatusCode,
 )
 
@@ -238,3 +241,234 @@ def test_wrong_values_are_refused_by_name(make: Any, values: dict[str, Any], tex
 def test_names_of_methods_have_a_service_and_a_method(name: str) -> None:
     text = f"MethodConfig.names must be like 'package.Service/Method' or '', got {name!r}"
     assert refused(MethodConfig, names=[name]) == text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# As JSON
+
+RETRY_JSON: dict[str, Any] = {
+    "maxAttempts": 3,
+    "initialBackoff": "0.1s",
+    "maxBackoff": "1s",
+    "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+
+
+def test_everything_that_json_may_say() -> None:
+    text = """{
+        "loadBalancingConfig": [{"no_such_policy": {}}, {"pick_first": {"shuffleAddressList": true}}],
+        "methodConfig": [
+            {"name": [{}], "waitForReady": true},
+            {
+                "name": [{"service": "a.B"}, {"service": "a.C", "method": "D"}],
+                "waitForReady": false,
+                "timeout": "1.5s",
+                "maxRequestMessageBytes": 1000,
+                "maxResponseMessageBytes": "2000",
+                "retryPolicy": {
+                    "maxAttempts": 4,
+                    "initialBackoff": "0.1s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 1.5,
+                    "retryableStatusCodes": ["UNAVAILABLE", "aborted", 8]
+                }
+            },
+            {
+                "name": [{"service": "a.E"}],
+                "hedgingPolicy": {"maxAttempts": 3, "hedgingDelay": "0.5s", "nonFatalStatusCodes": ["INTERNAL"]}
+            }
+        ],
+        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1239},
+        "healthCheckConfig": {"serviceName": "a.B"},
+        "connectionScaling": {"maxConnectionsPerSubchannel": 3}
+    }"""
+    expected = ServiceConfig(
+        load_balancing=PickFirst(shuffle_address_list=True),
+        methods=[
+            MethodConfig(names=[""], wait_for_ready=True),
+            MethodConfig(
+                names=["a.B", "a.C/D"],
+                wait_for_ready=False,
+                timeout=1.5,
+                max_request_message_bytes=1000,
+                max_response_message_bytes=2000,
+                retry_policy=RetryPolicy(
+                    max_attempts=4,
+                    initial_backoff=0.1,
+                    max_backoff=1,
+                    backoff_multiplier=1.5,
+                    retryable_status_codes=[
+                        StatusCode.UNAVAILABLE,
+                        StatusCode.ABORTED,
+                        StatusCode.RESOURCE_EXHAUSTED,
+                    ],
+                ),
+            ),
+            MethodConfig(
+                names=["a.E"],
+                hedging_policy=HedgingPolicy(
+                    max_attempts=3, hedging_delay=0.5, non_fatal_status_codes=[StatusCode.INTERNAL]
+                ),
+            ),
+        ],
+        retry_throttling=RetryThrottling(max_tokens=10, token_ratio=0.123),
+        health_check=HealthCheckConfig(service_name="a.B"),
+        connection_scaling=ConnectionScaling(max_connections_per_subchannel=3),
+    )
+    assert ServiceConfig.from_json(text) == expected
+    assert ServiceConfig.from_json(text.encode()) == expected
+    assert ServiceConfig.from_json(json.loads(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"loadBalancingConfig": null, "loadBalancingPolicy": null, "methodConfig": null, "retryThrottling": null}',
+        '{"methodConfig": [], "healthCheckConfig": {}, "connectionScaling": {}}',
+        '{"connectionScaling": {"maxConnectionsPerSubchannel": 0}}',
+        # A config without a name is nobody's.
+        '{"methodConfig": [{"timeout": "1s"}, {"name": [], "waitForReady": true}]}',
+        '{"methodConfigs": [1], "loadbalancingconfig": 1, "anything": {"else": []}}',
+    ],
+)
+def test_what_says_nothing(text: str) -> None:
+    assert ServiceConfig.from_json(text) == ServiceConfig()
+
+
+def test_unknown_fields_inside_are_ignored() -> None:
+    config = ServiceConfig.from_json(
+        {
+            "methodConfig": [{"name": [{"service": "a.B", "x": 1}], "retryPolicy": {**RETRY_JSON, "x": 1}, "x": 1}],
+            "retryThrottling": {"maxTokens": 10, "tokenRatio": 1, "x": 1},
+            "healthCheckConfig": {"serviceName": "", "x": 1},
+        }
+    )
+    assert config.method_config("/a.B/C").retry_policy == RETRY
+    assert config.health_check == HealthCheckConfig(service_name="")
+
+
+@pytest.mark.parametrize("name", ["round_robin", "ROUND_ROBIN"])
+def test_the_older_field_for_load_balancing(name: str) -> None:
+    assert ServiceConfig.from_json({"loadBalancingPolicy": name}).load_balancing == RoundRobin()
+    both = {"loadBalancingPolicy": name, "loadBalancingConfig": [{"pick_first": {}}]}
+    assert ServiceConfig.from_json(both).load_balancing == PickFirst()
+
+
+def method(**fields: Any) -> dict[str, Any]:
+    """A service config with one method config, the third."""
+    names = [{"name": [{"service": service}]} for service in ("a.A", "a.B")]
+    return {"methodConfig": [*names, {"name": [{"service": "a.C"}], **fields}]}
+
+
+def retry(**fields: Any) -> dict[str, Any]:
+    return method(retryPolicy=RETRY_JSON | fields)
+
+
+def hedging(**fields: Any) -> dict[str, Any]:
+    return method(hedgingPolicy={"maxAttempts": 2, **fields})
+
+
+CODE = "must be the name or the number of a StatusCode"
+SIZE = "must be a whole number from 0 to 4294967295"
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"loadBalancingConfig": {}}, "loadBalancingConfig: must be a list of policies"),
+        ({"loadBalancingConfig": [{"x": {}}]}, "loadBalancingConfig: has no known policy (x)"),
+        ({"loadBalancingPolicy": 1}, "loadBalancingPolicy: must be a string, got 1"),
+        ({"loadBalancingPolicy": "x"}, "loadBalancingPolicy: 'x' is not one of pick_first, round_robin"),
+        ({"methodConfig": {}}, "methodConfig: must be a list, got {}"),
+        ({"methodConfig": [1]}, "methodConfig[0]: must be an object, got 1"),
+        (method(name={}), "methodConfig[2].name: must be a list, got {}"),
+        (method(name=["a.B"]), 'methodConfig[2].name[0]: must be an object, got "a.B"'),
+        (method(name=[{"service": 1}]), "methodConfig[2].name[0].service: must be a string, got 1"),
+        (method(name=[{"method": "M"}]), "methodConfig[2].name[0].service: is missing, though there is a method"),
+        (
+            method(name=[{}, {"service": "a.B/M"}]),
+            "methodConfig[2].name[1]: must be the names of a service and a method, got 'a.B/M'",
+        ),
+        (
+            method(name=[{"service": "a.C", "method": "M/N"}]),
+            "methodConfig[2].name[0]: must be the names of a service and a method, got 'a.C/M/N'",
+        ),
+        (
+            method(name=[{"service": "a.C"}, {"service": "a.B"}]),
+            "methodConfig[2].name[1]: names 'a.B', which is there already",
+        ),
+        (method(name=[{}, {}]), "methodConfig[2].name[1]: names '', which is there already"),
+        (method(waitForReady="yes"), 'methodConfig[2].waitForReady: must be true or false, got "yes"'),
+        (method(timeout=1), 'methodConfig[2].timeout: must be a duration like "1.5s", got 1'),
+        (method(timeout="-1s"), "methodConfig[2].timeout: must be 0 or more, got -1"),
+        (method(maxRequestMessageBytes=-1), f"methodConfig[2].maxRequestMessageBytes: {SIZE}, got -1"),
+        (method(maxResponseMessageBytes=1.5), f"methodConfig[2].maxResponseMessageBytes: {SIZE}, got 1.5"),
+        (method(retryPolicy=[]), "methodConfig[2].retryPolicy: must be an object, got []"),
+        (retry(maxAttempts=None), "methodConfig[2].retryPolicy.maxAttempts: is missing"),
+        (retry(maxAttempts=1), "methodConfig[2].retryPolicy.maxAttempts: must be 2 or more, got 1"),
+        (retry(maxAttempts="many"), f'methodConfig[2].retryPolicy.maxAttempts: {SIZE}, got "many"'),
+        (retry(initialBackoff=None), "methodConfig[2].retryPolicy.initialBackoff: is missing"),
+        (retry(initialBackoff="0s"), "methodConfig[2].retryPolicy.initialBackoff: must be more than 0, got 0"),
+        (retry(maxBackoff=None), "methodConfig[2].retryPolicy.maxBackoff: is missing"),
+        (retry(maxBackoff="-1s"), "methodConfig[2].retryPolicy.maxBackoff: must be more than 0, got -1"),
+        (retry(backoffMultiplier=None), "methodConfig[2].retryPolicy.backoffMultiplier: is missing"),
+        (retry(backoffMultiplier=0), "methodConfig[2].retryPolicy.backoffMultiplier: must be more than 0, got 0"),
+        (retry(retryableStatusCodes=None), "methodConfig[2].retryPolicy.retryableStatusCodes: is missing"),
+        (
+            retry(retryableStatusCodes=[]),
+            "methodConfig[2].retryPolicy.retryableStatusCodes: must name at least one status code",
+        ),
+        (
+            retry(retryableStatusCodes=["UNAVAILABLE", "GONE"]),
+            f'methodConfig[2].retryPolicy.retryableStatusCodes[1]: {CODE}, got "GONE"',
+        ),
+        (
+            retry(retryableStatusCodes=[17]),
+            f"methodConfig[2].retryPolicy.retryableStatusCodes[0]: {CODE}, got 17",
+        ),
+        (hedging(maxAttempts=None), "methodConfig[2].hedgingPolicy.maxAttempts: is missing"),
+        (hedging(maxAttempts=1), "methodConfig[2].hedgingPolicy.maxAttempts: must be 2 or more, got 1"),
+        (hedging(hedgingDelay="-1s"), "methodConfig[2].hedgingPolicy.hedgingDelay: must be 0 or more, got -1"),
+        (
+            hedging(nonFatalStatusCodes="INTERNAL"),
+            'methodConfig[2].hedgingPolicy.nonFatalStatusCodes: must be a list, got "INTERNAL"',
+        ),
+        (
+            method(retryPolicy=RETRY_JSON, hedgingPolicy={"maxAttempts": 2}),
+            "methodConfig[2].hedgingPolicy: cannot stand together with a retry policy (gRFC A6)",
+        ),
+        # Also where there is no name.
+        (method(name=[], timeout="1"), 'methodConfig[2].timeout: must be a duration like "1.5s", got "1"'),
+        ({"retryThrottling": {"tokenRatio": 1}}, "retryThrottling.maxTokens: is missing"),
+        ({"retryThrottling": {"maxTokens": 1}}, "retryThrottling.tokenRatio: is missing"),
+        (
+            {"retryThrottling": {"maxTokens": 1001, "tokenRatio": 1}},
+            "retryThrottling.maxTokens: must be more than 0 and at most 1000, got 1001",
+        ),
+        (
+            {"retryThrottling": {"maxTokens": 10, "tokenRatio": 0}},
+            "retryThrottling.tokenRatio: must be more than 0, got 0",
+        ),
+        ({"healthCheckConfig": "a.B"}, 'healthCheckConfig: must be an object, got "a.B"'),
+        ({"healthCheckConfig": {"serviceName": 1}}, "healthCheckConfig.serviceName: must be a string, got 1"),
+        (
+            {"connectionScaling": {"maxConnectionsPerSubchannel": -1}},
+            f"connectionScaling.maxConnectionsPerSubchannel: {SIZE}, got -1",
+        ),
+    ],
+)
+def test_wrong_json_is_refused_by_path(config: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ServiceConfigError) as caught:
+        ServiceConfig.from_json(config)
+    assert str(caught.value) == f"service config: {problem}"
+    path, _, text = problem.partition(": ")
+    assert (caught.value.path, caught.value.problem) == (path, text)
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    with pytest.raises(ServiceConfigError, match="service config: is not JSON: Expecting"):
+        ServiceConfig.from_json("{'methodConfig': []}")
+    with pytest.raises(TypeError, match="JSON text or a mapping, not list"):
+        ServiceConfig.from_json([])  # type: ignore[arg-type]

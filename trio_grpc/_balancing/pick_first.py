@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.happy_eyeballs import CONNECTION_ATTEMPT_DELAY, interleave
+from trio_grpc._balancing.json_fields import boolean
 from trio_grpc._balancing.policy import LoadBalancingPolicy, PolicyContext
 from trio_grpc._balancing.subchannel import Subchannel, all_failed
 
@@ -33,6 +34,15 @@ class PickFirst:
     """
 
     shuffle_address_list: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, object]) -> PickFirst:
+        """Return the policy that a service config asks for (gRFC A62).
+
+        Raises:
+            ServiceConfigError: a field is wrong.
+        """
+        return cls(shuffle_address_list=boolean(config, "shuffleAddressList", False))
 
     def __call__(self, context: PolicyContext) -> LoadBalancingPolicy:
         """Return the policy for one channel."""

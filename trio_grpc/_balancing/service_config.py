@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
+from trio_grpc._balancing.json_fields import (
+    ServiceConfigError,
+    boolean,
+    duration,
+    enum_values,
+    mapping,
+    mappings,
+    number,
+    read_object,
+    require,
+    text,
+    uint32,
+    within,
+)
+from trio_grpc._balancing.policies import parse_load_balancing, policy_by_name
 from trio_grpc._balancing.policy import PolicyFactory
 from trio_grpc._status import StatusCode
 
@@ -220,12 +235,16 @@ class ConnectionScaling:
         _lower(self, "max_connections_per_subchannel", _MAX_CONNECTIONS)
 
 
+def _is_name(name: str) -> bool:
+    service, slash, method = name.partition("/")
+    return "/" not in method and (not slash or bool(service and method))
+
+
 def _check_names(owner: MethodConfig, attribute: attrs.Attribute[Any], names: tuple[str, ...]) -> None:
     _check_type(owner, attribute, names, tuple, "a sequence of names")
     for name in names:
         _check_type(owner, attribute, name, str, "a sequence of str")
-        service, slash, method = name.partition("/")
-        if (slash and not (service and method)) or "/" in method:
+        if not _is_name(name):
             raise FieldError(owner, attribute.name, f"must be like 'package.Service/Method' or '', got {name!r}")
     if not names:
         raise FieldError(owner, attribute.name, "must not be empty: '' is the name of all methods")
@@ -318,6 +337,28 @@ class ServiceConfig:
     #: Each path that was asked for, with its config.
     _found: dict[str, MethodConfig] = attrs.field(init=False, factory=dict, eq=False, repr=False)
 
+    @classmethod
+    def from_json(cls, config: str | bytes | Mapping[str, object]) -> ServiceConfig:
+        """Return the config that JSON describes, as gRPC's service_config.proto has it.
+
+        Fields that are unknown are ignored. One that is known and wrong makes the whole config wrong (gRFC A21).
+
+        Args:
+            config: JSON text, or what was parsed from it.
+
+        Raises:
+            ServiceConfigError: the text is no JSON, or a field is wrong; the message names it.
+            TypeError: it is neither text nor a mapping.
+        """
+        fields = read_object(config)
+        return cls(
+            load_balancing=_read_load_balancing(fields),
+            methods=_read_methods(mappings(fields, "methodConfig")),
+            retry_throttling=_read(fields, "retryThrottling", _read_retry_throttling),
+            health_check=_read(fields, "healthCheckConfig", _read_health_check),
+            connection_scaling=_read(fields, "connectionScaling", _read_connection_scaling),
+        )
+
     def method_config(self, path: str) -> MethodConfig:
         """Return what holds for a method: the config with its most exact name, or one that says nothing.
 
@@ -335,6 +376,127 @@ class ServiceConfig:
             if name in by_name:
                 return by_name[name]
         return _NO_METHOD_CONFIG
+
+
+# -- from JSON
+
+RecordT = TypeVar("RecordT")
+
+
+def _read(config: Mapping[str, object], name: str, reader: Callable[[Mapping[str, object]], RecordT]) -> RecordT | None:
+    """Read a field that is an object, where there is one."""
+    found = mapping(config, name)
+    if found is None:
+        return None
+    with within(name):
+        return reader(found)
+
+
+def _make(kind: Callable[..., RecordT], **values: object) -> RecordT:
+    """Make a record; its errors name the field as it is called in JSON."""
+    try:
+        return kind(**values)
+    except FieldError as error:
+        first, *others = error.name.split("_")
+        raise ServiceConfigError(first + "".join(map(str.capitalize, others)), error.problem) from error
+
+
+def _read_load_balancing(config: Mapping[str, object]) -> PolicyFactory | None:
+    # The older field, a mere name, counts where there is no newer one (service_config.proto).
+    name = text(config, "loadBalancingPolicy", None)
+    if config.get("loadBalancingConfig") is not None:
+        return parse_load_balancing(config["loadBalancingConfig"], "loadBalancingConfig")
+    if name is None:
+        return None
+    with within("loadBalancingPolicy"):
+        # In that file names are in capitals, in configs mostly not.
+        return policy_by_name(name.lower())
+
+
+def _read_methods(configs: Sequence[Mapping[str, object]]) -> list[MethodConfig]:
+    methods = []
+    seen: set[str] = set()
+    for index, config in enumerate(configs):
+        with within(f"methodConfig[{index}]"):
+            names = _read_names(mappings(config, "name"), seen)
+            method = _read_method(config, names or [""])
+        if names:
+            # Without a name it holds for nothing.
+            methods.append(method)
+    return methods
+
+
+def _read_names(configs: Sequence[Mapping[str, object]], seen: set[str]) -> list[str]:
+    names = []
+    for index, config in enumerate(configs):
+        with within(f"name[{index}]"):
+            service, method = text(config, "service", ""), text(config, "method", "")
+            if method and not service:
+                raise ServiceConfigError("service", "is missing, though there is a method")
+            name = f"{service}/{method}" if method else service
+            if "/" in service or not _is_name(name):
+                raise ServiceConfigError("", f"must be the names of a service and a method, got {name!r}")
+            if name in seen:
+                raise ServiceConfigError("", f"names {name!r}, which is there already")
+        seen.add(name)
+        names.append(name)
+    return names
+
+
+def _read_method(config: Mapping[str, object], names: Sequence[str]) -> MethodConfig:
+    return _make(
+        MethodConfig,
+        names=names,
+        wait_for_ready=boolean(config, "waitForReady", None),
+        timeout=duration(config, "timeout", None),
+        max_request_message_bytes=uint32(config, "maxRequestMessageBytes", None),
+        max_response_message_bytes=uint32(config, "maxResponseMessageBytes", None),
+        retry_policy=_read(config, "retryPolicy", _read_retry_policy),
+        hedging_policy=_read(config, "hedgingPolicy", _read_hedging_policy),
+    )
+
+
+def _read_retry_policy(config: Mapping[str, object]) -> RetryPolicy:
+    require(config, "maxAttempts", "initialBackoff", "maxBackoff", "backoffMultiplier", "retryableStatusCodes")
+    return _make(
+        RetryPolicy,
+        max_attempts=uint32(config, "maxAttempts", None),
+        initial_backoff=duration(config, "initialBackoff", None),
+        max_backoff=duration(config, "maxBackoff", None),
+        backoff_multiplier=number(config, "backoffMultiplier", None),
+        retryable_status_codes=enum_values(config, "retryableStatusCodes", StatusCode),
+    )
+
+
+def _read_hedging_policy(config: Mapping[str, object]) -> HedgingPolicy:
+    require(config, "maxAttempts")
+    return _make(
+        HedgingPolicy,
+        max_attempts=uint32(config, "maxAttempts", None),
+        hedging_delay=duration(config, "hedgingDelay", 0.0),
+        non_fatal_status_codes=enum_values(config, "nonFatalStatusCodes", StatusCode),
+    )
+
+
+def _read_retry_throttling(config: Mapping[str, object]) -> RetryThrottling:
+    require(config, "maxTokens", "tokenRatio")
+    return _make(
+        RetryThrottling,
+        max_tokens=number(config, "maxTokens", None),
+        token_ratio=number(config, "tokenRatio", None),
+    )
+
+
+def _read_health_check(config: Mapping[str, object]) -> HealthCheckConfig | None:
+    # Without a name there are no health checks; an empty name is one (gRFC A17).
+    service_name = text(config, "serviceName", None)
+    return None if service_name is None else HealthCheckConfig(service_name=service_name)
+
+
+def _read_connection_scaling(config: Mapping[str, object]) -> ConnectionScaling | None:
+    # 0 is what an unset number is in proto3.
+    count = uint32(config, "maxConnectionsPerSubchannel", 0)
+    return ConnectionScaling(max_connections_per_subchannel=count) if count else None
 
 
 __all__ = [
