@@ -62,7 +62,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # which connection a call goes to
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
-        "_balancing.http_proxy",
+        "_balancing.http_proxy _balancing.name_server",
         "_balancing.dialer _balancing.endpoint",
         "_balancing.resolver _balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.dns _balancing.resolving _balancing.policy",
@@ -114,6 +114,7 @@ RESERVED: Mapping[str, str] = {
     "compression": r"_zstd",
     "backports": r"_zstd",
     "zstandard": r"_zstd",
+    "dns": r"_balancing\.name_server",
 }
 
 #: Rooms that do no I/O and are given the time.
@@ -593,7 +594,7 @@ def test_import_is_light() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded, threads = json.loads(done.stdout)
     unwanted = re.compile(
-        r"(asyncio|grpc|grpc_tools|grpclib|uvloop|sniffio|pytest|hypothesis|unittest|multiprocessing|concurrent|zstandard|backports"
+        r"(asyncio|grpc|grpc_tools|grpclib|uvloop|sniffio|pytest|hypothesis|unittest|multiprocessing|concurrent|zstandard|backports|dns"
         r"|trio\.testing|trio_grpc\.(testing|protoc|protoc_plugin|health|reflection|channelz|__main__))(\.|$)"
     )
     assert_none([name for name in loaded if unwanted.match(name)], "import trio_grpc brings these along")

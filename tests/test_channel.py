@@ -123,7 +123,7 @@ def test_targets(target: str, meaning: str) -> None:
         "http://localhost:1",
         "https://localhost",
         "unix:",
-        "dns://8.8.8.8/localhost:1",
+        "dns://8.8.8.8:x/localhost:1",
         "dns://localhost:1",
         "dns:",
     ],

@@ -425,9 +425,10 @@ def open_channel(
     block.
 
     Args:
-        target: ``"host:port"``, ``"dns:///host:port"``, ``"ipv4:1.2.3.4:5,1.2.3.5:5"``, ``"ipv6:[::1]:5"``,
-            ``"unix:path"``, ``"unix-abstract:name"``, a name of one of ``resolvers``; or a connected `trio.abc.Stream`,
-            which the channel then owns; or an async callable that returns a new one per connection.
+        target: ``"host:port"``, ``"dns:///host:port"``, ``"dns://1.2.3.4:53/host:port"``,
+            ``"ipv4:1.2.3.4:5,1.2.3.5:5"``, ``"ipv6:[::1]:5"``, ``"unix:path"``, ``"unix-abstract:name"``, a name of one
+            of ``resolvers``; or a connected `trio.abc.Stream`, which the channel then owns; or an async callable that
+            returns a new one per connection.
         ssl_context: TLS with this context, e.g. from `ssl.create_default_context`. Its ALPN protocols are set to
             ``h2``, which the peer must select (RFC 9113, 3.2). None: plaintext.
         server_hostname: the name that the peer's certificate must carry, and SNI; default: the target's host.
@@ -456,6 +457,7 @@ def open_channel(
     Raises:
         ValueError: the target, the metadata or an option is malformed; the message names it.
         TypeError: the target or an option is of none of these types.
+        ModuleNotFoundError: the target names a name server, which takes dnspython (``pip install 'trio-grpc[dns]'``).
     """
     return Channel(
         target,

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from trio_grpc import Endpoint, Resolution, ResolverTarget
-from trio_grpc._balancing.dns import AddressInfo, DnsResolver
+from trio_grpc._balancing.dns import DnsResolver, system_addresses
 
 Clock = trio.testing.MockClock
 
 settle = trio.testing.wait_all_tasks_blocked
-
-
-def info(address: str) -> AddressInfo:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    return (family, socket.SOCK_STREAM, 6, "", (address, 0, 0, 0) if family is socket.AF_INET6 else (address, 0))
 
 
 class Bench:
@@ -27,7 +23,7 @@ class Bench:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.lookups: list[tuple[float, str, int]] = []
-        self.answer: list[AddressInfo] = [info("10.0.0.1")]
+        self.answer: list[str] = ["10.0.0.1"]
         self.takes = 0.0
         self.published: list[list[str]] = []
         self.error: Exception | None = None
@@ -37,7 +33,7 @@ class Bench:
     def _on_update(self, endpoints: tuple[Endpoint, ...]) -> None:
         self.published.append([endpoint.address for endpoint in endpoints])
 
-    async def _lookup(self, host: str, port: int) -> Sequence[AddressInfo]:
+    async def _lookup(self, host: str, port: int) -> Sequence[str]:
         self.lookups.append((trio.current_time(), host, port))
         await trio.sleep(self.takes)
         if isinstance(self.error, Exception):
@@ -56,7 +52,7 @@ def bench(nursery: trio.Nursery) -> Bench:
 async def test_all_addresses_are_published_once_each(
     bench: Bench, nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
-    bench.answer = [info("::1"), info("10.0.0.1"), info("10.0.0.2"), info("10.0.0.1")]
+    bench.answer = ["::1", "10.0.0.1", "10.0.0.2", "10.0.0.1"]
     nursery.start_soon(bench.run)
     await settle()
     assert bench.lookups == [(0, "name.example", 50051)]
@@ -76,8 +72,8 @@ async def test_an_address_is_not_looked_up(bench: Bench, autojump_clock: Clock, 
     assert not bench.lookups
 
 
-async def test_other_families_are_left_out(bench: Bench, autojump_clock: Clock) -> None:
-    bench.answer = [(socket.AF_UNIX, socket.SOCK_STREAM, 0, "", ("/x",))]
+async def test_a_host_without_addresses(bench: Bench, autojump_clock: Clock) -> None:
+    bench.answer = []
     with pytest.raises(OSError, match=r"name\.example has no addresses"):
         await bench.run()
 
@@ -87,7 +83,7 @@ async def test_it_looks_up_again_when_asked_but_not_more_often_than_twice_a_minu
 ) -> None:
     nursery.start_soon(bench.run)
     await settle()
-    bench.answer = [info("10.0.0.2")]
+    bench.answer = ["10.0.0.2"]
     for _ in range(70):
         bench.resolution.request()
         await trio.sleep(1)
@@ -119,19 +115,30 @@ async def test_a_look_up_that_hangs_ends(bench: Bench, autojump_clock: Clock) ->
     assert trio.current_time() == 30
 
 
+class System(trio.abc.HostnameResolver):
+    """What the operating system would answer."""
+
+    def __init__(self, *found: tuple[socket.AddressFamily, str]) -> None:
+        self._found = found
+
+    async def getaddrinfo(self, host: object, port: object, *_: object, **__: object) -> list[Any]:
+        await trio.lowlevel.checkpoint()
+        assert host == b"name.example"
+        return [(family, socket.SOCK_STREAM, 6, "", (address, port)) for family, address in self._found]
+
+    async def getnameinfo(self, *_: object) -> tuple[str, str]:
+        raise NotImplementedError
+
+
 async def test_the_system_is_asked_through_trio(autojump_clock: Clock) -> None:
-    class Resolver(trio.abc.HostnameResolver):
-        async def getaddrinfo(self, host: object, port: object, *_: object, **__: object) -> list[AddressInfo]:
-            await trio.lowlevel.checkpoint()
-            assert host == b"name.example"
-            return [info("10.9.8.7")]
-
-        async def getnameinfo(self, *_: object) -> tuple[str, str]:
-            raise NotImplementedError
-
-    trio.socket.set_custom_hostname_resolver(Resolver())
+    trio.socket.set_custom_hostname_resolver(System((socket.AF_INET6, "::1"), (socket.AF_INET, "10.9.8.7")))
     published: list[Endpoint] = []
     resolution = Resolution(published.extend, lambda _: None)
     with trio.move_on_after(1):
         await DnsResolver()(ResolverTarget("dns", "", "name.example:1"), resolution)
-    assert published == [Endpoint("10.9.8.7:1")]
+    assert published == [Endpoint("[::1]:1"), Endpoint("10.9.8.7:1")]
+
+
+async def test_other_families_are_left_out(autojump_clock: Clock) -> None:
+    trio.socket.set_custom_hostname_resolver(System((socket.AF_UNIX, "/x")))
+    assert not await system_addresses("name.example", 1)

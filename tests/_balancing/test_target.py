@@ -56,7 +56,7 @@ def test_unix(text: str, path: str) -> None:
         ("[::1", "IPv6"),
         ("[::1]50051", "IPv6"),
         ("http://example.org", "URL"),
-        ("dns://8.8.8.8/example.org", "DNS server"),
+        ("dns://8.8.8.8/example.org", "8.8.8.8"),
         ("dns://example.org", "dns:///"),
     ],
 )

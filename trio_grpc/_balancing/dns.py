@@ -17,29 +17,35 @@ MIN_INTERVAL = 30.0
 #: Seconds that one look-up may take (same place).
 LOOKUP_TIMEOUT = 30.0
 
-#: What ``getaddrinfo`` gives: family, type, protocol, canonical name, address.
-AddressInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
+#: Asked for the addresses of a host; told the port, as some name services want.
+Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+async def system_addresses(host: str, port: int) -> Sequence[str]:
+    """Ask what the operating system is set up to ask."""
+    found: Sequence[Any] = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for family, _, _, _, address in found if family in (socket.AF_INET, socket.AF_INET6)]
 
 
 class DnsResolver:
-    """Resolves ``dns:host:port`` by `trio.socket.getaddrinfo`, which asks what the operating system is set up to ask.
+    """Resolves ``dns:host:port``.
 
     A failed look-up is raised: the channel tries again with its backoff.
 
     Args:
-        lookup: asked for the addresses of a host and a port.
+        lookup: finds addresses.
         min_interval: seconds between two look-ups.
         timeout: seconds that one may take.
     """
 
     def __init__(
         self,
-        lookup: Callable[[str, int], Awaitable[Sequence[AddressInfo]]] | None = None,
+        lookup: Lookup = system_addresses,
         *,
         min_interval: float = MIN_INTERVAL,
         timeout: float = LOOKUP_TIMEOUT,
     ) -> None:
-        self._lookup = _getaddrinfo if lookup is None else lookup
+        self.lookup = lookup
         self._min_interval = min_interval
         self._timeout = timeout
 
@@ -58,19 +64,10 @@ class DnsResolver:
 
     async def _resolve(self, address: TcpTarget) -> list[Endpoint]:
         with trio.move_on_after(self._timeout) as scope:
-            found = await self._lookup(address.host, address.port)
+            found = await self.lookup(address.host, address.port)
         if scope.cancelled_caught:
             raise TimeoutError(f"no answer within {self._timeout:g} s")
-        endpoints = [
-            Endpoint(str(TcpTarget(str(sockaddr[0]), address.port)))
-            for family, _, _, _, sockaddr in found
-            if family in (socket.AF_INET, socket.AF_INET6)
-        ]
-        if not endpoints:
+        if not found:
             raise OSError(f"{address.host} has no addresses")
-        # One entry may come once per protocol.
-        return list(dict.fromkeys(endpoints))
-
-
-async def _getaddrinfo(host: str, port: int) -> Sequence[AddressInfo]:
-    return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # One may come once per protocol.
+        return [Endpoint(str(TcpTarget(host, address.port))) for host in dict.fromkeys(found)]

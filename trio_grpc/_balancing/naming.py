@@ -10,6 +10,7 @@ import trio
 
 from trio_grpc._balancing.dns import DnsResolver
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.name_server import NameServer, parse_name_server
 from trio_grpc._balancing.resolver import Resolution, Resolver
 from trio_grpc._balancing.target import (
     ResolverTarget,
@@ -70,6 +71,7 @@ def resolve_name(text: str, resolvers: Mapping[str, Resolver]) -> Name:
 
     Raises:
         ValueError: the target is malformed; the message shows it.
+        ModuleNotFoundError: it names a name server, and dnspython is not installed.
     """
     target = split_target(text, {*_BUILT_IN, *resolvers})
     custom = resolvers.get(target.scheme)
@@ -84,6 +86,8 @@ def resolve_name(text: str, resolvers: Mapping[str, Resolver]) -> Name:
         shown = ",".join(map(str, addresses))
         resolver = custom or StaticResolver(Endpoint(str(address)) for address in addresses)
         return Name(shown, addresses[0].host, str(addresses[0]), resolver, target, addresses[0])
+    if target.scheme == "dns" and target.authority:
+        return _name_of_dns(text, target, custom)
     address = parse_target(text)
     if isinstance(address, UnixTarget):
         # gRPC sends "localhost" for unix sockets: their paths are no authority.
@@ -91,9 +95,24 @@ def resolve_name(text: str, resolvers: Mapping[str, Resolver]) -> Name:
     return Name(str(address), address.host, str(address), custom or DnsResolver(), target, address)
 
 
+def _name_of_dns(text: str, target: ResolverTarget, custom: Resolver | None) -> Name:
+    """Return what a target means that names a name server."""
+    address = parse_target(f"dns:{target.path}")
+    assert isinstance(address, TcpTarget)
+    shown = f"dns://{target.authority}/{address}"
+    resolver = custom
+    if resolver is None:
+        server = NameServer(parse_name_server(target.authority, text), f"target {text!r}")
+        resolver = DnsResolver(server.addresses)
+    return Name(shown, address.host, str(address), resolver, target, address)
+
+
 def unresolved(name: Name) -> Name:
-    """Return the same name, its host left for others to resolve: a proxy in front of it does that (gRFC A1)."""
-    if isinstance(name.resolver, DnsResolver):
+    """Return the same name, its host left for others to resolve: a proxy in front of it does that (gRFC A1).
+
+    Where the target names a name server, that is asked all the same: others would not know what it knows.
+    """
+    if isinstance(name.resolver, DnsResolver) and not name.target.authority:
         return attrs.evolve(name, resolver=StaticResolver([Endpoint(name.text)]))
     return name
 

@@ -112,12 +112,12 @@ def parse_target(text: str, *, default_port: int | None = DEFAULT_PORT) -> TcpTa
         return UnixTarget(path)
     target = split_target(text, ("dns", "unix-abstract", *_VERSIONS))
     if target.authority:
-        raise ValueError(f"target {text!r}: a DNS server of its own ({target.authority}) is not supported")
+        raise ValueError(f"target {text!r}: {target.authority!r} is no part of an address")
     if target.scheme == "unix-abstract":
         if not target.path:
             raise ValueError(f"target {text!r} has no name")
         return UnixTarget(f"\0{target.path}")
-    address = _parse_host_port(target.path, text, default_port)
+    address = parse_host_port(target.path, text, default_port)
     version = _VERSIONS.get(target.scheme)
     if version is not None and address.version != version:
         raise ValueError(f"target {text!r}: {address.host!r} is not an IPv{version} address")
@@ -138,7 +138,17 @@ def parse_addresses(target: ResolverTarget) -> list[TcpTarget]:
     return addresses
 
 
-def _parse_host_port(address: str, text: str, default_port: int | None) -> TcpTarget:
+def parse_host_port(address: str, text: str, default_port: int | None) -> TcpTarget:
+    """Return what ``host:port``, ``host`` or ``[v6 address]:port`` means.
+
+    Args:
+        address: that.
+        text: the target that it is from, for messages.
+        default_port: the port where none is given; None to insist on one.
+
+    Raises:
+        ValueError: it is none of these; the message shows the target.
+    """
     port_text: str | None = None
     if address.startswith("["):
         host, bracket, rest = address[1:].partition("]")

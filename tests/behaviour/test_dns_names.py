@@ -1,0 +1,43 @@
+"""Targets that name a name server, with a real one on loopback, and a real server behind the name it answers for."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from echo_pb2 import EchoRequest
+from echo_trio_grpc import EchoStub
+
+import trio_grpc
+from tests.echo_service import Echo
+from tests.support.name_server import open_name_server
+from trio_grpc import RpcError, Server, StatusCode
+from trio_grpc._balancing.name_server import NameServer
+from trio_grpc._balancing.target import TcpTarget
+
+
+async def test_calls_go_where_the_name_server_says(nursery: trio.Nursery) -> None:
+    server: Server = await nursery.start(trio_grpc.serve, [Echo()], "127.0.0.1:0")
+    port = server.addresses[0].rpartition(":")[2]
+    async with open_name_server({("echo.example.", "A"): ["127.0.0.1"]}) as name_server:
+        authority = f"127.0.0.1:{name_server.port}"
+        async with trio_grpc.open_channel(f"dns://{authority}/echo.example:{port}") as channel:
+            assert (await EchoStub(channel).Unary(EchoRequest(count=3), timeout=10)).count == 3
+        asked = sorted(query[1:] for query in name_server.queries)
+        assert asked == [("echo.example.", "A", 1232), ("echo.example.", "AAAA", 1232)]
+        async with trio_grpc.open_channel(f"dns://{authority}/nobody.example:{port}") as channel:
+            with pytest.raises(RpcError) as caught:
+                await EchoStub(channel).Unary(EchoRequest(), timeout=10)
+            assert caught.value.code is StatusCode.UNAVAILABLE
+            assert caught.value.message == (
+                f"failed to resolve dns://{authority}/nobody.example:{port}: "
+                "The DNS query name does not exist: nobody.example."
+            )
+    nursery.cancel_scope.cancel()
+
+
+async def test_an_answer_that_is_too_large_for_udp_comes_by_tcp() -> None:
+    addresses = [f"10.0.{number // 200}.{number % 200}" for number in range(400)]
+    async with open_name_server({("many.example.", "A"): addresses}) as name_server:
+        asked = NameServer(TcpTarget("127.0.0.1", name_server.port), "this")
+        assert sorted(await asked.addresses("many.example", 1)) == sorted(addresses)
+        assert [way for way, _, kind, _ in name_server.queries if kind == "A"] == ["UDP", "TCP"]
