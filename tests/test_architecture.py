@@ -84,7 +84,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "health reflection._servicers",
         "reflection",
         # what ends a server from outside, and a program around one
-        "_signals",
+        "_signals _shared_addresses",
+        "_workers",
         "_run",
         # the code generator, and how it is started
         "protoc_plugin",
@@ -578,7 +579,7 @@ def test_the_face_lists_its_names() -> None:
 def test_run_takes_what_serve_takes() -> None:
     """Options that are new on `serve` go to `run` as well, with the same types and defaults."""
     ours, theirs = (dict(inspect.signature(function).parameters) for function in (trio_grpc.run, trio_grpc.serve))
-    del ours["grace"], theirs["task_status"]
+    del ours["grace"], ours["workers"], theirs["task_status"]
     assert ours == theirs
 
 

@@ -400,7 +400,9 @@ def test_a_whole_program(shutdown: dict[str, Any], monkeypatch: pytest.MonkeyPat
     signature = inspect.signature(trio_grpc.run)
     monkeypatch.setattr(trio_grpc, "run", lambda *args, **options: calls.append(signature.bind(*args, **options)))
     shutdown["main"]()
-    assert [call.arguments["address"] for call in calls] == ["0.0.0.0:50051"]
+    shutdown["main_with_workers"]()
+    assert [call.arguments["address"] for call in calls] == ["0.0.0.0:50051"] * 2
+    assert calls[1].arguments["workers"] == 4
     assert isinstance(calls[0].arguments["servicers"][0], trio_grpc.Servicer)
 
 

@@ -6,7 +6,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -87,7 +88,7 @@ class Server:
         keepalive_enforcement: KeepaliveEnforcement,
         connection_lifetime: ConnectionLifetime,
         handshake_timeout: float,
-        socket_files: Sequence[_SocketFile],
+        socket_files: Sequence[SocketFile],
         servicers: Sequence[Servicer],
     ) -> None:
         self.addresses: tuple[str, ...] = tuple(addresses)
@@ -361,6 +362,39 @@ async def serve(
         ValueError: an address is malformed, two servicers implement the same method, or there is no such compression.
         TypeError: an object is no servicer, or an option is of the wrong type.
     """
+    make_server = prepare_server(
+        servicers,
+        ssl_context=ssl_context,
+        limits=limits,
+        keepalive=keepalive,
+        keepalive_enforcement=keepalive_enforcement,
+        connection_lifetime=connection_lifetime,
+        compression=compression,
+        codec=codec,
+        interceptors=interceptors,
+        handshake_timeout=handshake_timeout,
+    )
+    await serve_prepared(make_server, address, task_status=task_status)
+
+
+def prepare_server(
+    servicers: Iterable[Servicer],
+    *,
+    ssl_context: ssl.SSLContext | None,
+    limits: Limits | None,
+    keepalive: ServerKeepalive | None,
+    keepalive_enforcement: KeepaliveEnforcement | None,
+    connection_lifetime: ConnectionLifetime | None,
+    compression: Compression | str | None,
+    codec: Codec | None,
+    interceptors: Iterable[ServerInterceptor],
+    handshake_timeout: float,
+) -> Callable[..., Server]:
+    """Check all that `serve` is told but the address, and return what makes the server; needs no trio.
+
+    Raises:
+        ValueError, TypeError: as `serve`.
+    """
     limits = option_or_default("limits", limits, Limits)
     if not isinstance(servicers, Iterable):
         raise TypeError(f"servicers must be a list of servicers, not {type(servicers).__name__}")
@@ -376,10 +410,30 @@ async def serve(
     handlers = find_handlers(servicers, codec, limits, make_handler, compression)
     if ssl_context is not None:
         offer_h2(check_kind("ssl_context", ssl_context, ssl.SSLContext, " or None"))
+    return partial(
+        Server,
+        handlers,
+        ssl_context=ssl_context,
+        limits=limits,
+        keepalive=keepalive,
+        keepalive_enforcement=keepalive_enforcement,
+        connection_lifetime=connection_lifetime,
+        handshake_timeout=handshake_timeout,
+        servicers=servicers,
+    )
+
+
+async def serve_prepared(
+    make_server: Callable[..., Server],
+    address: Address | Sequence[Address],
+    *,
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Do what is left of `serve` after `prepare_server`: listen and run."""
     listeners: list[Listener] = []
     addresses: list[str] = []
-    socket_files: list[_SocketFile] = []
-    wanted = _addresses(address)
+    socket_files: list[SocketFile] = []
+    wanted = listed_addresses(address)
     try:
         for one in wanted:
             if isinstance(one, trio.abc.Listener):
@@ -387,44 +441,39 @@ async def serve(
                 addresses.append(_listener_name(one))
                 continue
             target = parse_target(one, default_port=None)
-            try:
+            with errors_name(one):
                 if isinstance(target, UnixTarget):
-                    listeners.append(await _listen_unix(target))
-                    if not target.abstract:
-                        socket_files.append(_SocketFile.of(target.path))
+                    sock, socket_file = listen_unix(target)
+                    listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(sock)))
+                    if socket_file is not None:
+                        socket_files.append(socket_file)
                     addresses.append(str(target))
                 else:
                     opened = await trio.open_tcp_listeners(target.port, host=target.host)
                     listeners.extend(opened)
                     addresses.extend(_listener_name(listener) for listener in opened)
-            except OSError as error:
-                # Sockets do not say which address it was that they could not bind.
-                if error.errno is None:
-                    # E.g. a path that is too long: Python's own error, which has a text and no number.
-                    raise OSError(f"{error}: {one!r}") from error
-                error.filename = one
-                raise
     except BaseException:
         await _close(listeners, socket_files)
         raise
-    server = Server(
-        handlers,
-        listeners,
-        addresses,
-        ssl_context=ssl_context,
-        limits=limits,
-        keepalive=keepalive,
-        keepalive_enforcement=keepalive_enforcement,
-        connection_lifetime=connection_lifetime,
-        handshake_timeout=handshake_timeout,
-        socket_files=socket_files,
-        servicers=servicers,
-    )
+    server = make_server(listeners, addresses, socket_files=socket_files)
     task_status.started(server)
     await server.run()
 
 
-def _addresses(address: Any) -> list[Address]:
+@contextmanager
+def errors_name(address: str) -> Iterator[None]:
+    """Let an `OSError` say which address it was that a socket could not bind."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            # E.g. a path that is too long: Python's own error, which has a text and no number.
+            raise OSError(f"{error}: {address!r}") from error
+        error.filename = address
+        raise
+
+
+def listed_addresses(address: Any) -> list[Address]:
     """Return what ``address=`` of `serve` lists."""
     if isinstance(address, (str, trio.abc.Listener)):
         return [address]
@@ -439,7 +488,7 @@ def _addresses(address: Any) -> list[Address]:
 
 
 @attrs.frozen
-class _SocketFile:
+class SocketFile:
     """The file of a unix socket that we have bound, told from one that another server has put in its place."""
 
     path: Path
@@ -447,7 +496,7 @@ class _SocketFile:
     inode: int
 
     @classmethod
-    def of(cls, path: str) -> _SocketFile:
+    def of(cls, path: str) -> SocketFile:
         status = Path(path).stat()
         return cls(Path(path), status.st_dev, status.st_ino)
 
@@ -461,7 +510,7 @@ class _SocketFile:
             return
 
 
-async def _close(listeners: Iterable[Listener], socket_files: Iterable[_SocketFile]) -> None:
+async def _close(listeners: Iterable[Listener], socket_files: Iterable[SocketFile]) -> None:
     """Close everything, whatever has been cancelled."""
     with trio.CancelScope(shield=True):
         for listener in listeners:
@@ -470,18 +519,22 @@ async def _close(listeners: Iterable[Listener], socket_files: Iterable[_SocketFi
         socket_file.remove()
 
 
-async def _listen_unix(target: UnixTarget) -> trio.SocketListener:
-    """Listen on a unix socket; a socket file that a dead server left is replaced, one of a living server is not."""
+def listen_unix(target: UnixTarget) -> tuple[socket.socket, SocketFile | None]:
+    """Listen on a unix socket, and return its file if it has one.
+
+    A socket file that a dead server left is replaced, one of a living server is not.
+    """
     if not target.abstract:
         _remove_stale(target.path)
-    sock = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        await sock.bind(target.path)
+        sock.setblocking(False)
+        sock.bind(target.path)
         sock.listen(4096)
+        return sock, None if target.abstract else SocketFile.of(target.path)
     except BaseException:
         sock.close()
         raise
-    return trio.SocketListener(sock)
 
 
 def _remove_stale(path: str) -> None:
@@ -500,20 +553,20 @@ def _remove_stale(path: str) -> None:
 
 def _listener_name(listener: Listener) -> str:
     if isinstance(listener, trio.SocketListener):
-        return _socket_name(listener.socket.getsockname())
+        return socket_name(listener.socket.getsockname())
     return getattr(listener, "name", None) or type(listener).__name__
 
 
 def _peer_name(stream: trio.abc.Stream) -> str:
     if isinstance(stream, trio.SocketStream):
         try:
-            return _socket_name(stream.socket.getpeername())
+            return socket_name(stream.socket.getpeername())
         except OSError:
             return "a peer that has gone"
     return type(stream).__name__
 
 
-def _socket_name(name: Any) -> str:
+def socket_name(name: Any) -> str:
     if isinstance(name, tuple):
         host, port = name[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

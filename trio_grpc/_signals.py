@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 import trio
 from trio.lowlevel import checkpoint
@@ -57,21 +57,50 @@ async def drain_on_signal(
 
     with trio.open_signal_receiver(*signals) as received:
         task_status.started()
-        first = await _signal_or_end(received, servers)
-        if first is None:
-            return None
-        patience = "" if grace is None else f", at most {grace:g} s for the calls that run"
-        _logger.info("%s: draining%s", first.name, patience)
-        for server in servers:
-            server._start_drain(grace)
-        second = await _signal_or_end(received, servers)
-        if second is None:
-            return None
-    _logger.warning("%s while draining: calls that still run are cancelled", second.name)
+        second = await drain_in_two_steps(servers, grace, received, announce_drain, announce_end)
+    if second is not None:
+        await _wait_ended(servers)
+    return second
+
+
+async def drain_in_two_steps(
+    servers: Sequence[Server],
+    grace: float | None,
+    received: AsyncIterator[int],
+    on_first: Callable[[signal.Signals, float | None], None] | None = None,
+    on_second: Callable[[signal.Signals], None] | None = None,
+) -> signal.Signals | None:
+    """Start to drain at the first signal received, and to cancel at the second.
+
+    Returns:
+        None when the servers have ended; the second signal as soon as it has come, before they have.
+    """
+    first = await _signal_or_end(received, servers)
+    if first is None:
+        return None
+    if on_first is not None:
+        on_first(first, grace)
+    for server in servers:
+        server._start_drain(grace)
+    second = await _signal_or_end(received, servers)
+    if second is None:
+        return None
+    if on_second is not None:
+        on_second(second)
     for server in servers:
         server._start_drain(0)
-    await _wait_ended(servers)
     return second
+
+
+def announce_drain(number: signal.Signals, grace: float | None) -> None:
+    """Log what the first signal does."""
+    patience = "" if grace is None else f", at most {grace:g} s for the calls that run"
+    _logger.info("%s: draining%s", number.name, patience)
+
+
+def announce_end(number: signal.Signals) -> None:
+    """Log what the second signal does."""
+    _logger.warning("%s while draining: calls that still run are cancelled", number.name)
 
 
 def check_grace(grace: float | None) -> None:
