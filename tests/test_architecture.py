@@ -66,7 +66,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing.dialer _balancing.endpoint",
         "_balancing.resolver _balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.dns _balancing.resolving _balancing.policy",
-        "_balancing.naming _balancing.pick_first _balancing.connect_to_all",
+        "_balancing.naming _balancing.pick_first _balancing.connect_to_all _balancing.ring_hash",
         "_balancing.round_robin _balancing.least_request",
         "_balancing.policies",
         "_balancing.service_config",

@@ -14,6 +14,7 @@ from trio_grpc._balancing.policy import PickInfo as PickInfo
 from trio_grpc._balancing.policy import PolicyContext as PolicyContext
 from trio_grpc._balancing.resolver import Resolution as Resolution
 from trio_grpc._balancing.resolver import Resolver as Resolver
+from trio_grpc._balancing.ring_hash import RingHash as RingHash
 from trio_grpc._balancing.round_robin import RoundRobin as RoundRobin
 from trio_grpc._balancing.service_config import ConnectionScaling as ConnectionScaling
 from trio_grpc._balancing.service_config import HealthCheckConfig as HealthCheckConfig
@@ -110,6 +111,7 @@ __all__ = (
     "ResolverTarget",
     "RetryPolicy",
     "RetryThrottling",
+    "RingHash",
     "RoundRobin",
     "RpcError",
     "Server",

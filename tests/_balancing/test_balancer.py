@@ -280,8 +280,9 @@ async def test_a_pick_that_leads_nowhere_has_an_end(
 
 def wrong_publications(policy: Any) -> Iterator[tuple[str, Any]]:
     yield "shut its channel down", (ConnectivityState.SHUTDOWN,)
-    yield "with READY, and only then", (ConnectivityState.READY,)
-    yield "with READY, and only then", (ConnectivityState.CONNECTING, policy.pick)
+    yield "READY with a picker", (ConnectivityState.READY,)
+    for state in (ConnectivityState.IDLE, ConnectivityState.CONNECTING, ConnectivityState.TRANSIENT_FAILURE):
+        yield "with READY, and only then", (state, policy.subchannels[0])
 
 
 async def test_what_makes_no_sense_cannot_be_published(backend: Backend, autojump_clock: Clock) -> None:

@@ -16,7 +16,7 @@ from echo_trio_grpc import EchoStub
 import trio_grpc
 from tests.echo_service import Context, Echo
 from tests.support.backends import Backend
-from trio_grpc import Channel, ConnectivityState, LeastRequest, RoundRobin, RpcError, StatusCode
+from trio_grpc import Channel, ConnectivityState, LeastRequest, RingHash, RoundRobin, RpcError, StatusCode
 from trio_grpc.testing import ManualResolver
 
 Clock = trio.testing.MockClock
@@ -75,15 +75,14 @@ async def connect_to_all(channel: Channel, count: int) -> None:
     assert channel.statistics().connections == count
 
 
-async def call_in_turn(channel: Channel, outcomes: Counter[StatusCode], times: int, pause: float = 0) -> None:
-    for _ in range(times):
+async def call_in_turn(channel: Channel, outcomes: Counter[StatusCode], times: int) -> None:
+    for number in range(times):
         try:
-            await EchoStub(channel).Unary(EchoRequest())
+            await EchoStub(channel).Unary(EchoRequest(), metadata={"key": str(number)})
         except RpcError as error:
             outcomes[error.code] += 1
         else:
             outcomes[StatusCode.OK] += 1
-        await trio.sleep(pause)
 
 
 @pytest.mark.parametrize("load_balancing", EVEN)
@@ -167,3 +166,111 @@ async def test_streams_count_while_they_last_and_no_longer(nursery: trio.Nursery
                 assert [backend.calls - calls for backend, calls in zip(backends, before, strict=True)] == [3, 3]
             # Left in the middle, they are cancelled.
             await settle()
+
+
+# -- ring_hash
+
+BY_KEY = RingHash(request_hash_header="key")
+
+
+async def server_of(channel: Channel, key: str, **options: object) -> str:
+    """Call with a key; return who has answered."""
+    metadata = {"key": key} if key else {}
+    async with EchoStub(channel).Unary.open(EchoRequest(), metadata=metadata, **options) as call:  # type: ignore[arg-type]
+        await call.receive()
+        return call.peer
+
+
+async def test_calls_with_one_key_meet_one_server(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start(nursery, *(Echo() for _ in range(5)))
+    keys = [str(number) for number in range(100)]
+    async with open_over(backends, BY_KEY) as (channel, _), open_over(backends[::-1], BY_KEY) as (another, _):
+        homes = {key: await server_of(channel, key) for key in keys}
+        assert min(Counter(homes.values()).values()) >= 10
+        for _ in range(3):
+            assert {key: await server_of(channel, key) for key in keys} == homes
+        assert {key: await server_of(another, key) for key in keys} == homes
+
+
+async def test_only_servers_that_are_called_are_connected_to(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start(nursery, *(Echo() for _ in range(5)))
+    async with open_over(backends, BY_KEY) as (channel, _):
+        for _ in range(20):
+            await server_of(channel, "k")
+        assert channel.statistics().connections == 1
+        await channel.wait_ready()
+        assert sorted(backend.dials for backend in backends) == [0, 0, 0, 0, 1]
+    async with open_over(backends, BY_KEY) as (channel, _):
+        await settle()
+        assert channel.state is ConnectivityState.IDLE
+        await channel.wait_ready()
+        assert channel.statistics().connections == 1
+
+
+async def test_a_key_moves_on_while_its_server_is_down_and_comes_back(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = await start(nursery, *(Echo() for _ in range(5)))
+    async with open_over(backends, BY_KEY) as (channel, _):
+        keys = [str(number) for number in range(50)]
+        homes = {key: await server_of(channel, key) for key in keys}
+        (lost,) = (backend for backend in backends if backend.endpoint.address == homes["0"])
+        await lost.stop()
+        await settle()
+        away = {key: await server_of(channel, key) for key in keys}
+        assert {key for key in keys if away[key] != homes[key]} == {
+            key for key in keys if homes[key] == lost.endpoint.address
+        }
+        # Not all to one neighbour.
+        assert len({away[key] for key in keys if away[key] != homes[key]}) > 1
+        await lost.start()
+        await trio.sleep(150)
+        assert {key: await server_of(channel, key) for key in keys} == homes
+
+
+async def test_ring_hash_under_load_loses_the_calls_in_flight_on_a_server_that_is_lost(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = await start(nursery, *(Slow(0.01) for _ in range(3)))
+    lost = backends[0]
+    outcomes: Counter[StatusCode] = Counter()
+    async with open_over(backends, BY_KEY) as (channel, _), trio.open_nursery() as clients:
+        for _ in range(12):
+            clients.start_soon(call_in_turn, channel, outcomes, 50)
+        while True:
+            await trio.sleep(0.005)
+            assert lost.server is not None
+            if in_flight := lost.server.statistics().handlers:
+                break
+        await lost.stop()
+    assert outcomes == {StatusCode.OK: 600 - in_flight, StatusCode.UNAVAILABLE: in_flight}
+
+
+async def test_calls_fail_when_two_servers_have_failed_and_none_is_ready(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = [Backend(nursery, f"backend {number}") for number in range(3)]
+    async with open_over(backends, BY_KEY) as (channel, _):
+        with pytest.raises(RpcError, match=r"failed to connect to backend \d: no server here; failed to") as caught:
+            await server_of(channel, "k")
+        assert caught.value.code is StatusCode.UNAVAILABLE
+        assert channel.state is ConnectivityState.TRANSIENT_FAILURE
+        waited: list[str] = []
+
+        async def wait() -> None:
+            waited.append(await server_of(channel, "k", wait_for_ready=True))
+
+        nursery.start_soon(wait)
+        await trio.sleep(10)
+        assert not waited
+        await backends[2].start()
+        await trio.sleep(10)
+        assert waited == ["backend 2"]
+
+
+async def test_calls_without_a_key_go_to_what_is_ready(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start(nursery, *(Echo() for _ in range(4)))
+    async with open_over(backends, BY_KEY) as (channel, _):
+        seen = Counter([await server_of(channel, "") for _ in range(400)])
+    assert len(seen) == 4
+    assert min(seen.values()) >= 60

@@ -54,6 +54,7 @@ class FakeContext(PolicyContext):
     Attributes:
         made: all subchannels, in order.
         published: states, in order, with what came with each: a picker, or the text of an error.
+        pickers: what came with them, an error notwithstanding.
         resolutions: how often the policy asked to resolve again.
         timers: seconds and function of each call that is due.
     """
@@ -61,6 +62,7 @@ class FakeContext(PolicyContext):
     def __init__(self) -> None:
         self.made: list[FakeSubchannel] = []
         self.published: list[tuple[State, Any]] = []
+        self.pickers: list[Any] = []
         self.resolutions = 0
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.news: list[tuple[FakeSubchannel, State]] = []
@@ -74,6 +76,7 @@ class FakeContext(PolicyContext):
 
     def publish(self, state: State, picker: Any = None, error: Exception | None = None) -> None:
         self.published.append((state, picker if error is None else str(error)))
+        self.pickers.append(picker)
 
     def request_resolution(self) -> None:
         self.resolutions += 1

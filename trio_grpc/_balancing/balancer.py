@@ -95,21 +95,25 @@ class Balancer:
 
     def pick_nowait(self, info: PickInfo) -> Connection | None:
         """Return a connection for an attempt of a call if there is one right now."""
+        subchannel = self._pick(info)
+        return None if subchannel is None else subchannel._connection
+
+    def _pick(self, info: PickInfo) -> Subchannel | None:
+        """Return what an attempt is to use, or to wait for."""
         info._drop()
         if self._picker is None:
-            return self.connection
+            return self._single
         picked = self._picker(info)
         if picked is None or isinstance(picked, Subchannel):
-            return None if picked is None else picked._connection
+            return picked
         if not isinstance(cast("object", picked), Pick):
             raise TypeError(f"a picker must return a Subchannel, a Pick or None, not {type(picked).__name__}")
         if picked.on_end is not None:
             assert self._session is not None
             info._report = partial(self._session._report, picked.on_end)
-        connection = picked.subchannel._connection
-        if connection is None:
-            info._drop()
-        return connection
+            if picked.subchannel._connection is None:
+                info._drop()
+        return picked.subchannel
 
     async def wait_connection(self, info: PickInfo, wait_for_ready: bool) -> Connection:
         """Return a connection that takes new calls, making one if need be.
@@ -123,14 +127,16 @@ class Balancer:
             while True:
                 if self._services.closing:
                     raise trio.ClosedResourceError("channel closed")
-                connection = self.pick_nowait(info)
+                subchannel = self._pick(info)
+                connection = None if subchannel is None else subchannel._connection
                 if connection is not None and not connection.draining:
                     return connection
                 changed = self._changed
                 state = self.connectivity.state
-                if state is ConnectivityState.TRANSIENT_FAILURE and not wait_for_ready:
+                # What a picker has chosen without there being a connection yet is worth waiting for.
+                if subchannel is None and state is ConnectivityState.TRANSIENT_FAILURE and not wait_for_ready:
                     self._raise_error()
-                if state is ConnectivityState.IDLE:
+                if subchannel is None and state is ConnectivityState.IDLE:
                     self.connect()
                 await changed.wait()
         finally:
@@ -343,8 +349,10 @@ class _Session(PolicyContext):
             check_kind("error", error, Exception)
         if state is ConnectivityState.SHUTDOWN:
             raise ValueError("a policy cannot shut its channel down")
-        if (picker is not None) != (state is ConnectivityState.READY):
-            raise ValueError("a policy publishes a picker with READY, and only then")
+        if picker is None and state is ConnectivityState.READY:
+            raise ValueError("a policy publishes READY with a picker")
+        if isinstance(picker, Subchannel) and state is not ConnectivityState.READY:
+            raise ValueError("a policy publishes a subchannel as its picker with READY, and only then")
         if not self._closed:
             self._balancer._publish(state, picker, error)
 

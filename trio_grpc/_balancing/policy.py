@@ -15,8 +15,8 @@ from trio_grpc._metadata import Metadata, readable_metadata
 from trio_grpc._status import StatusCode
 
 #: Chooses the subchannel of one attempt of a call. It runs in the caller's task, before the attempt, and must not wait.
-#: It returns one that is READY, alone or in a `Pick`. For one that is READY no more, or None, the call waits until the
-#: policy publishes again.
+#: It returns one that is READY, alone or in a `Pick`. For one that is not, or None, the call waits until the policy
+#: publishes again, and then asks again.
 Picker = Callable[["PickInfo"], "Subchannel | Pick | None"]
 
 
@@ -131,7 +131,9 @@ class PolicyContext(Protocol):
 
         Args:
             state: from now on.
-            picker: with READY, chooses for each call; or the one subchannel that gets all calls, which is quicker.
+            picker: with READY, chooses for each call; or the one subchannel that gets all calls, which is quicker. A
+                policy that connects only to what calls ask for may have a picker with other states too: where that
+                tells a subchannel to connect and returns it, the call waits; where it returns None, the state decides.
             error: with TRANSIENT_FAILURE, why calls fail.
 
         Raises:
