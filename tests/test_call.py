@@ -14,7 +14,8 @@ from echo_trio_grpc import EchoStub
 from tests.behaviour.scripted import ScriptedServer
 from tests.support.echo import Context, Echo, Requests, sleep_forever
 from trio_grpc import Compression, Limits, Metadata, RpcError, StatusCode
-from trio_grpc._call import call_error, check_timeout, may_retry, outcome_error
+from trio_grpc._attempt import call_error, outcome_error
+from trio_grpc._options import check_timeout
 from trio_grpc._transport.headers import ResponseHeaders, parse_response
 from trio_grpc._transport.stream import Outcome
 from trio_grpc.testing import HeadersFrame, open_channel_pair
@@ -86,15 +87,6 @@ def test_unreadable_details_are_no_details() -> None:
     error = error_of(Outcome(StatusCode.ABORTED, details=b"\xff\xff"))
     assert isinstance(error, RpcError)
     assert error.details == ()
-
-
-def test_what_may_be_tried_again() -> None:
-    refused = Outcome(StatusCode.UNAVAILABLE, unprocessed=True)
-    never_written: Any = FakeStream(stream_id=0)
-    written: Any = FakeStream()
-    assert all(may_retry(refused, never_written, attempt) for attempt in range(10))
-    assert [may_retry(refused, written, attempt) for attempt in range(3)] == [True, False, False]
-    assert not may_retry(Outcome(StatusCode.UNAVAILABLE), never_written, 0)
 
 
 def test_errors_of_calls_are_marked_as_received() -> None:

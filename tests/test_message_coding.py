@@ -10,7 +10,7 @@ import pytest
 from echo_pb2 import EchoReply
 
 from trio_grpc import RpcError, StatusCode
-from trio_grpc._call import call_error
+from trio_grpc._attempt import call_error
 from trio_grpc._codec import ProtobufCodec
 from trio_grpc._message_coding import bytes_decoder, decompress
 from trio_grpc._transport.messages import CompressedBytes

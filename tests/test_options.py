@@ -23,6 +23,8 @@ RANGES = {
     "max_frame_size": (16_384, 2**24 - 1),
     "max_premature_resets": (0, 2**31 - 1),
     "max_overhead_frames": (0, 2**31 - 1),
+    "retry_buffer_size": (0, 2**31 - 1),
+    "total_retry_buffer_size": (0, 2**31 - 1),
 }
 
 

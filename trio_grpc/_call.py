@@ -7,7 +7,9 @@ of the call runs as a service of the channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import random
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from math import inf
 from types import TracebackType
@@ -16,21 +18,27 @@ from typing import Any, Generic, TypeVar
 import trio
 from trio.lowlevel import checkpoint
 
+from trio_grpc._attempt import (
+    DEADLINE_EXCEEDED,
+    acquire_connection,
+    call_error,
+    deadline_error,
+    outcome_error,
+    with_timeout,
+)
 from trio_grpc._balancing.policy import PickInfo
-from trio_grpc._balancing.subchannel import ConnectFailed
+from trio_grpc._balancing.service_config import MethodConfig
 from trio_grpc._channel import Channel
-from trio_grpc._codec import decode_status_details
 from trio_grpc._compression import Compression, compression_name
 from trio_grpc._deadline import rpc_deadline
 from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata, readable_metadata
 from trio_grpc._method import Method
 from trio_grpc._options import check_timeout
+from trio_grpc._retry import Retries
 from trio_grpc._status import RpcError, StatusCode
-from trio_grpc._transport.connection import Connection, ConnectionLost
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
-from trio_grpc._transport.headers import encode_timeout
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.timers import Timer, call_at
 
@@ -39,8 +47,6 @@ ResponseT = TypeVar("ResponseT")
 
 CallT = TypeVar("CallT", bound="Call[Any, Any]")
 StreamingCallT = TypeVar("StreamingCallT", bound="_ReceivesMany[Any, Any]")
-
-_DEADLINE_EXCEEDED = "deadline exceeded"
 
 
 class CallFactory(MessageCoder[RequestT, ResponseT]):
@@ -51,9 +57,10 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         method: what they call.
         default_encoding: wire name of the channel's own compression.
         head: the request head for that.
+        config: what the channel's service config says of the method; None where there is no service config.
     """
 
-    __slots__ = ("channel", "default_encoding", "head", "method")
+    __slots__ = ("_configured", "channel", "config", "default_encoding", "head", "method")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
         super().__init__(
@@ -68,6 +75,48 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         self.method: Method[RequestT, ResponseT] = method
         self.default_encoding: str = channel._default_encoding
         self.head: HeaderTemplate = self.head_for(self.default_encoding)
+        self.config: MethodConfig | None = None
+        self._configured: CallFactory[RequestT, ResponseT] | None = None
+
+    def configured(self) -> CallFactory[RequestT, ResponseT]:
+        """Return the factory for calls that begin now: this one, or one that does what the service config says."""
+        service_config = self.channel._service_config
+        if service_config is None:
+            return self
+        config = service_config.method_config(self.method.path)
+        factory = self._configured
+        if factory is None or factory.config is not config:
+            factory = self._configured = copy(self)
+            factory._configured = None
+            factory.config = config
+            factory.lower_limits(config.max_request_message_bytes, config.max_response_message_bytes)
+        return factory
+
+    def choose_timeout(self, timeout: float | None) -> float | None:
+        """Return the timeout of a call: its own, or the method's where that is shorter."""
+        if timeout is not None:
+            check_timeout(timeout)
+        if self.config is None or self.config.timeout is None:
+            return timeout
+        return self.config.timeout if timeout is None else min(timeout, self.config.timeout)
+
+    def choose_wait_for_ready(self, wait_for_ready: bool | None) -> bool:
+        """Return whether a call waits for a connection: what it says itself, or else its method's config."""
+        if wait_for_ready is None and self.config is not None:
+            wait_for_ready = self.config.wait_for_ready
+        return bool(wait_for_ready)
+
+    def retries(self, size: int) -> Retries | None:
+        """Return what may follow a failed attempt of a call, None where no service config says anything of it.
+
+        Args:
+            size: bytes of its request; more than may be kept are not sent again.
+        """
+        throttle, config = self.channel._retry_throttle, self.config
+        policy = None if config is None or not self.channel._retries else config.retry_policy
+        if policy is not None and size > self.channel.limits.retry_buffer_size:
+            policy = None
+        return None if policy is None and throttle is None else Retries(policy, throttle, random.uniform)
 
     def head_for(self, encoding: str) -> HeaderTemplate:
         """Return the request head for an encoding."""
@@ -81,92 +130,6 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
             ValueError: no compressor of that name is registered.
         """
         return self.default_encoding if compression is None else compression_name(compression)
-
-
-def call_error(code: StatusCode, message: str) -> RpcError:
-    """Return an error that a call of ours ends with; see `RpcError.received` for what it means to a handler."""
-    error = RpcError(code, message)
-    error.received = True
-    return error
-
-
-def deadline_error(channel: Channel, text: str) -> RpcError:
-    """Return the error for a call whose time was over; where there is no connection, that may be what it waited for."""
-    reason = channel._unready_reason()
-    return call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; not connected: {reason}" if reason else text)
-
-
-def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> BaseException:
-    """Return the exception for the outcome of a stream that did not end well."""
-    if outcome.closed_locally:
-        return trio.ClosedResourceError(outcome.message)
-    code, message = outcome.code, outcome.message
-    if code is StatusCode.CANCELLED and deadline < inf and trio.current_time() >= deadline:
-        # PROTOCOL-HTTP2, "Client Cancellation": the server's timer was a little faster than ours.
-        code, message = StatusCode.DEADLINE_EXCEEDED, _DEADLINE_EXCEEDED
-    if code is StatusCode.OK:
-        code, message = StatusCode.INTERNAL, "call ended with status OK but without a reply"
-    head = stream.head_record
-    error = RpcError(
-        code,
-        message,
-        details=decode_status_details(outcome.details) if outcome.details else (),
-        initial_metadata=readable_metadata(head.fields) if head is not None and head.grpc_status is None else None,
-        trailing_metadata=readable_metadata(outcome.fields),
-    )
-    error.__cause__ = outcome.cause
-    error.received = True
-    error._peer = stream.peer
-    return error
-
-
-async def acquire_connection(channel: Channel, info: PickInfo, wait_for_ready: bool | None) -> Connection:
-    """Return a connection together with a slot in its stream table.
-
-    Args:
-        channel: knows connections.
-        info: for the picker; it is to watch the stream that is opened.
-        wait_for_ready: wait through failed attempts to connect.
-
-    Raises:
-        RpcError: UNAVAILABLE, there is no connection.
-        trio.ClosedResourceError: the channel is closed.
-    """
-    try:
-        while True:
-            connection = channel._pick_nowait(info)
-            if connection is None or connection.draining:
-                try:
-                    connection = await channel._wait_connection(info, bool(wait_for_ready))
-                except ConnectFailed as failed:
-                    raise call_error(StatusCode.UNAVAILABLE, str(failed)) from failed.__cause__
-            table = connection.table
-            if table.acquire_nowait():
-                return connection
-            try:
-                await table.acquire()
-            except (ConnectionLost, trio.ClosedResourceError):
-                # The connection went away while we stood in line. Nothing was sent, so another one may serve.
-                if channel.closed:
-                    raise trio.ClosedResourceError("channel closed") from None
-                continue
-            return connection
-    except BaseException:
-        info._drop()
-        raise
-
-
-def with_timeout(fields: Iterable[Field], deadline: float, now: float) -> list[Field]:
-    """Return the header fields of a request that has a deadline: gRPC sends what is left of it (PROTOCOL-HTTP2)."""
-    return [(b"grpc-timeout", encode_timeout(deadline - now)), *fields]
-
-
-def may_retry(outcome: Outcome, stream: Stream, attempt: int) -> bool:
-    """Whether to try again unseen (gRFC A6, transparent retries).
-
-    A call that never left this client may always be tried again, one that the server refused unseen once.
-    """
-    return outcome.unprocessed and (not stream.stream_id or attempt == 0)
 
 
 class Call(Generic[RequestT, ResponseT]):
@@ -224,9 +187,9 @@ class Call(Generic[RequestT, ResponseT]):
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))
         if stream is None:
-            raise deadline_error(self._factory.channel, _DEADLINE_EXCEEDED)
+            raise deadline_error(self._factory.channel, DEADLINE_EXCEEDED)
         self._deadline = min(deadline, expires)
-        self._timer = call_at(expires, partial(expire, stream, _DEADLINE_EXCEEDED))
+        self._timer = call_at(expires, partial(expire, stream, DEADLINE_EXCEEDED))
         return self
 
     async def _open(self, deadline: float) -> Stream:

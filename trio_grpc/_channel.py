@@ -26,6 +26,7 @@ from trio_grpc._balancing.pick_first import PickFirst
 from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyContext
 from trio_grpc._balancing.resolver import Resolver
 from trio_grpc._balancing.round_robin import RoundRobin
+from trio_grpc._balancing.service_config import ServiceConfig
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, choose_codec
@@ -33,6 +34,7 @@ from trio_grpc._compression import Compression, accept_encoding, compression_nam
 from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._options import Keepalive, Limits, check_ascii, check_kind, check_text, option_or_default
+from trio_grpc._retry import RetryThrottle
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
@@ -110,6 +112,7 @@ class Channel:
         resolvers: Mapping[str, Resolver] | None,
         idle_timeout: float | None,
         interceptors: Iterable[ClientInterceptor],
+        retries: bool,
     ) -> None:
         # Before anything can fail: `__del__` looks at it.
         self._entered = False
@@ -139,6 +142,10 @@ class Channel:
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
         self._interceptors = check_interceptors(interceptors)
+        #: What calls look at: one attribute for all of it, None where there is none.
+        self._service_config: ServiceConfig | None = None
+        self._retry_throttle: RetryThrottle | None = None
+        self._retries = check_kind("retries", retries, bool)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._balancer = Balancer(
             name,
@@ -290,6 +297,17 @@ class Channel:
         """Return why a call would have to wait for a connection right now, empty if it would not."""
         return self._balancer.unready_reason()
 
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep between two attempts of a call.
+
+        Raises:
+            trio.ClosedResourceError: the channel was closed.
+        """
+        with trio.move_on_after(seconds):
+            state = self.state
+            while True:
+                state = await self._balancer.connectivity.wait_for_change(state)
+
     def _check_open(self) -> None:
         if self.closed:
             raise trio.ClosedResourceError("channel closed")
@@ -418,6 +436,7 @@ def open_channel(
     resolvers: Mapping[str, Resolver] | None = None,
     idle_timeout: float | None = _IDLE_TIMEOUT,
     interceptors: Iterable[ClientInterceptor] = (),
+    retries: bool = True,
 ) -> Channel:
     """Open a channel for the length of an ``async with`` block.
 
@@ -450,6 +469,8 @@ def open_channel(
         idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
             least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
         interceptors: run around every call, the first of them outermost.
+        retries: False turns off the retries and hedges that a service config asks for (C-core's
+            ``grpc.enable_retries``). A call that the server has certainly not run is repeated all the same.
 
     Returns:
         A `Channel`, to be entered with ``async with``.
@@ -475,6 +496,7 @@ def open_channel(
         resolvers=resolvers,
         idle_timeout=idle_timeout,
         interceptors=interceptors,
+        retries=retries,
     )
 
 

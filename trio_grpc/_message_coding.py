@@ -48,6 +48,7 @@ class MessageCoder(Generic[SentT, ReceivedT]):
         "_received_type",
         "_received_word",
         "_send_limit",
+        "_send_option",
     )
 
     def __init__(
@@ -64,9 +65,24 @@ class MessageCoder(Generic[SentT, ReceivedT]):
         self._decode: Callable[[Any], ReceivedT] = bytes_decoder(codec, received_type)
         self._send_limit = limits.send_limit
         self._receive_limit = limits.receive_limit
+        #: What errors name: service configs have limits, too.
+        self._send_option = "max_send_message_length"
         self._received_type = received_type
         self._received_word = received_word
         self._make_error = make_error
+
+    def lower_limits(self, send_limit: int | None, receive_limit: int | None) -> None:
+        """Hold this coder's messages to limits of a service config where these are lower; None for none."""
+        if send_limit is not None and send_limit < self._send_limit:
+            self._send_limit = send_limit
+            self._send_option = "maxRequestMessageBytes of the service config"
+        if receive_limit is not None:
+            self._receive_limit = min(receive_limit, self._receive_limit)
+
+    @property
+    def receive_limit(self) -> int:
+        """Bytes that a message of the peer may have."""
+        return self._receive_limit
 
     def serialize(self, message: SentT, encoding: str) -> tuple[bytes, bool]:
         """Return a message's bytes and whether they are compressed.
@@ -83,7 +99,7 @@ class MessageCoder(Generic[SentT, ReceivedT]):
             raise self._make_error(
                 StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {len(data)} bytes is over the limit of {self._send_limit} bytes "
-                "(option max_send_message_length)",
+                f"(option {self._send_option})",
             )
         if encoding == "identity":
             return data, False

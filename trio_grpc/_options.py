@@ -83,6 +83,9 @@ class Limits:
         max_overhead_frames: Frames in a burst that carry nothing: empty DATA, PING, SETTINGS, WINDOW_UPDATE and others.
             A peer that goes on so loses its connection (ENHANCE_YOUR_CALM). Calls, messages and time fill it up again.
             10,000; None for no limit.
+        retry_buffer_size: Bytes of requests that one call keeps until its response begins, so that it can send them
+            again (gRFC A6). A call that sends more has one attempt. 256 KiB, as in grpc-go and C-core.
+        total_retry_buffer_size: The same for all calls of a channel together. 16 MiB, as in grpc-java.
 
     Raises:
         TypeError: A value is not an int.
@@ -103,6 +106,8 @@ class Limits:
     max_frame_size: int = attrs.field(default=262_144, validator=int_between(16_384, 2**24 - 1))
     max_premature_resets: int | None = attrs.field(default=1000, validator=_optional_between(0, 2**31 - 1))
     max_overhead_frames: int | None = attrs.field(default=10_000, validator=_optional_between(0, 2**31 - 1))
+    retry_buffer_size: int = attrs.field(default=262_144, validator=int_between(0, 2**31 - 1))
+    total_retry_buffer_size: int = attrs.field(default=2**24, validator=int_between(0, 2**31 - 1))
 
     @property
     def receive_limit(self) -> int:

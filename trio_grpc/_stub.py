@@ -7,22 +7,16 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 import trio
-from trio.lowlevel import checkpoint
 
-from trio_grpc._balancing.policy import PickInfo
+from trio_grpc._attempt import deadline_error
+from trio_grpc._awaited import RunUnary, run_configured, run_unary
 from trio_grpc._call import (
     CallFactory,
     StreamStreamCall,
     StreamUnaryCall,
     UnaryStreamCall,
     UnaryUnaryCall,
-    acquire_connection,
-    deadline_error,
-    expire,
-    may_retry,
-    outcome_error,
     reply_of,
-    with_timeout,
 )
 from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression
@@ -37,11 +31,9 @@ from trio_grpc._interceptors import End, InterceptedCall, intercept
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
 from trio_grpc._options import check_timeout
-from trio_grpc._status import RpcError, StatusCode
-from trio_grpc._transport.connection import Connection
+from trio_grpc._status import RpcError
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Stream
-from trio_grpc._transport.timers import call_at
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -80,10 +72,6 @@ class _Method(Generic[RequestT, ResponseT]):
         return f"<{type(self).__name__} {self.method.path} on {self._factory.channel!r}>"
 
 
-def _timeout_text(timeout: float | None) -> str:
-    return f"deadline of {timeout:g} s exceeded"
-
-
 class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
     """A method with one request and one response: await it."""
 
@@ -120,93 +108,15 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             TypeError, ValueError: an argument is malformed.
         """
         factory = self._factory
+        run: RunUnary = run_unary
+        if factory.channel._service_config is not None:
+            factory = factory.configured()
+            run = run_configured
         encoding = factory.choose_encoding(compression)
         data, compressed = factory.serialize(request, encoding)
         fields = encode_metadata(metadata) if metadata is not None else _NO_FIELDS
-        stream = await self._run(data, compressed, encoding, fields, wait_for_ready, timeout)
+        stream = await run(factory, data, compressed, encoding, fields, wait_for_ready, timeout)
         return reply_of(factory, stream)
-
-    async def _run(
-        self,
-        data: bytes,
-        compressed: bool,
-        encoding: str,
-        fields: list[Field] | tuple[Field, ...],
-        wait_for_ready: bool | None,
-        timeout: float | None = None,
-    ) -> Stream:
-        """Return a stream that ended with OK."""
-        factory = self._factory
-        channel = factory.channel
-        head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
-        expires = inf if timeout is None else trio.current_time() + check_timeout(timeout)
-        attempt = 0
-        while True:
-            connection = channel._connection_nowait()
-            info: PickInfo | None = None
-            if connection is None or not connection.table.acquire_nowait():
-                info = PickInfo(factory.method.path, fields)
-                connection = await self._acquire(info, wait_for_ready, expires, timeout)
-            deadline = min(trio.current_effective_deadline(), expires)
-            now = 0.0
-            literals = fields
-            if deadline < inf:
-                now = trio.current_time()
-                literals = with_timeout(fields, deadline, now)
-            stream = connection.open_stream(head, literals)
-            if info is not None:
-                info._watch(stream)
-            stream.queue_message(data, compressed)
-            stream.end_stream = True
-            stream.single_reply = True
-            if deadline == inf:
-                stream.announce_alone()
-                await stream.wait_outcome(cancels=True)
-            else:
-                await self._wait_in_time(stream, now, deadline, expires, timeout)
-            outcome = stream.outcome
-            assert outcome is not None
-            if outcome.code is StatusCode.OK:
-                return stream
-            if channel.closed:
-                raise trio.ClosedResourceError("channel closed")
-            if not may_retry(outcome, stream, attempt):
-                if not stream.stream_id:
-                    # It may have ended without waiting for anything.
-                    await checkpoint()
-                raise outcome_error(outcome, stream, deadline)
-            attempt += 1
-
-    async def _wait_in_time(
-        self, stream: Stream, now: float, deadline: float, expires: float, timeout: float | None
-    ) -> None:
-        """Send a call that has a deadline, and wait for its end or its ``timeout``'s."""
-        if expires <= now:
-            expire(stream, _timeout_text(timeout))
-        if deadline > now:
-            stream.announce_alone()
-        else:
-            # Its time is over, and it is told so below: nothing of this call shall leave.
-            stream.announce()
-        if timeout is None:
-            await stream.wait_outcome(cancels=True)
-            return
-        timer = call_at(expires, lambda: expire(stream, _timeout_text(timeout)))
-        try:
-            await stream.wait_outcome(cancels=True)
-        finally:
-            timer.cancel()
-
-    async def _acquire(
-        self, info: PickInfo, wait_for_ready: bool | None, expires: float, timeout: float | None
-    ) -> Connection:
-        """Return a connection and a slot in its stream table, for a call that has to wait for one."""
-        channel = self._factory.channel
-        if timeout is None:
-            return await acquire_connection(channel, info, wait_for_ready)
-        with trio.CancelScope(deadline=expires):
-            return await acquire_connection(channel, info, wait_for_ready)
-        raise deadline_error(channel, _timeout_text(timeout))
 
     def open(
         self,
@@ -423,15 +333,16 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
 
     async def _attempt(self, call: InterceptedCall) -> None:
         """Make the call itself."""
-        factory = factory_for(self._factory, call)
+        factory = factory_for(self._factory.configured(), call)
+        run: RunUnary = run_unary if factory.config is None else run_configured
         encoding = factory.choose_encoding(call.compression)
         data, compressed = factory.serialize(call.request, encoding)
         fields = call._wire_metadata()
         if call._deadline == inf:
-            stream = await self._run(data, compressed, encoding, fields, call.wait_for_ready)
+            stream = await run(factory, data, compressed, encoding, fields, call.wait_for_ready)
         else:
             with trio.CancelScope(deadline=call._deadline) as scope:
-                stream = await self._run(data, compressed, encoding, fields, call.wait_for_ready)
+                stream = await run(factory, data, compressed, encoding, fields, call.wait_for_ready)
             if scope.cancelled_caught:
                 raise deadline_error(factory.channel, f"deadline of {call._seconds:g} s exceeded")
         call._origin = stream

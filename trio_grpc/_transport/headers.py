@@ -237,6 +237,18 @@ class ResponseHeaders:
     fields: tuple[Field, ...]
     content_length: int | None
 
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it is the head of a gRPC response: anything else may come from who knows where on the way."""
+        if self.http_status != 200 or self.content_type is None:
+            return False
+        return self.content_type == "application/grpc" or is_grpc_content_type(self.content_type)
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether it is a head that a response follows: no Trailers-Only, and gRPC."""
+        return self.grpc_status is None and self.is_grpc
+
 
 Record = RequestHeaders | RequestTrailers | ResponseHeaders | Malformed
 """What a header list turns out to be."""

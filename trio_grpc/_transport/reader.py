@@ -37,7 +37,6 @@ from trio_grpc._transport.headers import (
     extend_request,
     extend_response,
     http_to_status,
-    is_grpc_content_type,
     parse_request,
     parse_response,
     rst_to_status,
@@ -422,7 +421,7 @@ class Reader:
             self._fail(stream, StatusCode.INTERNAL, "second response headers", ErrorCode.PROTOCOL_ERROR, end_stream)
             return
         stream.peer_head(record)
-        if not _is_grpc(record):
+        if not record.is_grpc:
             stream.assembler = ForeignBody()
         elif record.content_length is not None:
             stream.assembler = MeasuredAssembler(stream.assembler, record.content_length)
@@ -535,7 +534,7 @@ class Reader:
             outcome = _outcome_of(record)
             if record.grpc_status == 0 and stream.assembler.mid_message:
                 outcome = Outcome(StatusCode.INTERNAL, f"response ended {stream.assembler.place}")
-        elif not _is_grpc(head):
+        elif not head.is_grpc:
             code, message = _not_grpc(head)
             outcome = Outcome(code, message, fields=record.fields, received=True)
         else:
@@ -727,12 +726,6 @@ def _outcome_of(record: ResponseHeaders) -> Outcome:
         return _OK
     code = _STATUS_CODES[record.grpc_status]
     return Outcome(code, record.message, record.status_details, record.fields, received=True)
-
-
-def _is_grpc(head: ResponseHeaders) -> bool:
-    if head.http_status != 200 or head.content_type is None:
-        return False
-    return head.content_type == "application/grpc" or is_grpc_content_type(head.content_type)
 
 
 def _not_grpc(head: ResponseHeaders, body: str = "") -> tuple[StatusCode, str]:

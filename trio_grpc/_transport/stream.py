@@ -556,6 +556,23 @@ class Stream(OutgoingStream):
         super().orphan()
 
 
+class AttemptStream(Stream):
+    """A stream whose response headers decide something (client).
+
+    Attributes:
+        on_head: called when they have come.
+    """
+
+    __slots__ = ("on_head",)
+
+    on_head: Callable[[], None] | None
+
+    def peer_head(self, record: ResponseHeaders) -> None:
+        super().peer_head(record)
+        if self.on_head is not None:
+            self.on_head()
+
+
 class BackgroundStream(Stream):
     """A stream that the channel keeps for itself, in a slot from `StreamTable.acquire_background` (client)."""
 

@@ -1,0 +1,180 @@
+"""A service whose attempts end as a test says, and the policies that tests of retries and hedges ask for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+import trio
+from echo_pb2 import EchoReply, EchoRequest
+from echo_trio_grpc import EchoServicer
+
+from trio_grpc import (
+    Channel,
+    HedgingPolicy,
+    MethodConfig,
+    RequestStream,
+    RetryPolicy,
+    RetryThrottling,
+    RpcError,
+    ServiceConfig,
+    ServicerContext,
+    StatusCode,
+)
+from trio_grpc._retry import RetryThrottle
+
+Context = ServicerContext[EchoReply]
+PUSHBACK = "grpc-retry-pushback-ms"
+
+
+@attrs.frozen(kw_only=True)
+class End:
+    """How one attempt ends.
+
+    Attributes:
+        code: its status; OK for an echo.
+        after: seconds that it takes before it does anything.
+        headers: whether initial metadata goes out first, and commits the call.
+        then: seconds between the two.
+        pushback: values of that metadata, sent with the status.
+        message: of the status.
+        read: requests that it reads of a stream before it ends; None for all of them.
+    """
+
+    code: StatusCode = StatusCode.OK
+    after: float = 0
+    headers: bool = False
+    then: float = 0
+    pushback: tuple[str, ...] = ()
+    message: str = ""
+    read: int | None = None
+
+
+OK = End()
+FAIL = End(code=StatusCode.UNAVAILABLE, message="overloaded")
+
+
+@attrs.define
+class Attempt:
+    """What the service has seen of one attempt.
+
+    Attributes:
+        time: when it began.
+        previous: what it said of attempts before it.
+        requests: those that it has read.
+        cancelled: whether it was.
+        context: of its handler.
+    """
+
+    time: float
+    previous: list[str]
+    context: Context
+    requests: list[EchoRequest] = attrs.field(factory=list)
+    cancelled: bool = False
+
+
+class Flaky(EchoServicer):
+    """Echoes, once the ends that it was given are used up.
+
+    Attributes:
+        attempts: all that began, in order.
+        name: goes into the initial metadata, and into replies without a text.
+    """
+
+    def __init__(self, *ends: End, name: str = "") -> None:
+        self._ends = list(ends)
+        self.attempts: list[Attempt] = []
+        self.name = name
+
+    @property
+    def times(self) -> list[float]:
+        """When the attempts began, in seconds after the first."""
+        return [round(attempt.time - self.attempts[0].time, 3) for attempt in self.attempts]
+
+    @property
+    def previous(self) -> list[list[str]]:
+        return [attempt.previous for attempt in self.attempts]
+
+    async def _run(self, requests: AsyncIterator[EchoRequest], context: Context) -> AsyncIterator[EchoRequest]:
+        """The requests that this attempt reads before it ends as it should."""
+        end = self._ends.pop(0) if self._ends else OK
+        previous = context.metadata.get_all("grpc-previous-rpc-attempts")
+        attempt = Attempt(trio.current_time(), [str(value) for value in previous], context)
+        self.attempts.append(attempt)
+        number = len(self.attempts)
+        try:
+            await trio.sleep(end.after)
+            if end.headers or end.code is StatusCode.OK:
+                await context.send_initial_metadata({"attempt": str(number), "server": self.name})
+            await trio.sleep(end.then)
+            if end.read != 0:
+                async for request in requests:
+                    attempt.requests.append(request)
+                    if end.code is StatusCode.OK:
+                        yield request
+                    if len(attempt.requests) == end.read:
+                        break
+            if end.code is not StatusCode.OK:
+                raise RpcError(
+                    end.code,
+                    end.message,
+                    trailing_metadata=[("attempt", str(number)), *((PUSHBACK, value) for value in end.pushback)],
+                )
+        except trio.Cancelled:
+            attempt.cancelled = True
+            raise
+
+    async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+        async for _ in self._run(_once(request), context):
+            pass
+        return EchoReply(payload=request.payload, count=request.count, text=request.text or self.name)
+
+    async def ServerStream(self, request: EchoRequest, context: Context, /) -> AsyncIterator[EchoReply]:
+        async for _ in self._run(_once(request), context):
+            for number in range(request.count):
+                yield EchoReply(payload=request.payload, count=number, text=self.name)
+
+    async def ClientStream(self, requests: RequestStream[EchoRequest], context: Context, /) -> EchoReply:
+        read = [request async for request in self._run(requests, context)]
+        return EchoReply(payload=b"".join(request.payload for request in read), count=len(read), text=self.name)
+
+    async def Bidi(self, requests: RequestStream[EchoRequest], context: Context, /) -> AsyncIterator[EchoReply]:
+        async for request in self._run(requests, context):
+            yield EchoReply(payload=request.payload, count=request.count, text=request.text or self.name)
+
+
+async def _once(request: EchoRequest) -> AsyncIterator[EchoRequest]:
+    yield request
+
+
+def retry_policy(**options: Any) -> RetryPolicy:
+    """Four attempts, a second apart and then twice as long each time, where a server is unavailable."""
+    return RetryPolicy(
+        **{
+            "max_attempts": 4,
+            "initial_backoff": 1,
+            "max_backoff": 100,
+            "backoff_multiplier": 2,
+            "retryable_status_codes": {StatusCode.UNAVAILABLE},
+            **options,
+        }
+    )
+
+
+def hedging_policy(**options: Any) -> HedgingPolicy:
+    """Three attempts, a second apart."""
+    return HedgingPolicy(
+        **{
+            "max_attempts": 3,
+            "hedging_delay": 1,
+            "non_fatal_status_codes": {StatusCode.UNAVAILABLE},
+            **options,
+        }
+    )
+
+
+def configure(channel: Channel, throttling: RetryThrottling | None = None, **options: Any) -> None:
+    """Give a channel a service config with these options for all methods."""
+    channel._service_config = ServiceConfig(methods=[MethodConfig(**options)], retry_throttling=throttling)
+    channel._retry_throttle = RetryThrottle.of(throttling)

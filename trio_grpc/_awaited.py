@@ -1,0 +1,197 @@
+"""One awaited unary call: its attempts one after the other, inline in the caller's task.
+
+Nothing is started for it but, with a timeout, an entry in the heap of timers. So a call that succeeds at once costs the
+same whether it may be retried or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from math import inf
+from typing import Any
+
+import trio
+from trio.lowlevel import checkpoint
+
+from trio_grpc._attempt import acquire_connection, call_error, deadline_error, outcome_error, with_timeout
+from trio_grpc._balancing.policy import PickInfo
+from trio_grpc._call import CallFactory, expire
+from trio_grpc._channel import Channel
+from trio_grpc._options import check_timeout
+from trio_grpc._retry import Retries, Transparency, with_previous
+from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._transport.connection import Connection
+from trio_grpc._transport.header_codec import Field
+from trio_grpc._transport.stream import Outcome, Stream
+from trio_grpc._transport.timers import call_at
+
+#: `run_unary` or `run_configured`.
+RunUnary = Callable[..., Coroutine[Any, Any, Stream]]
+
+
+async def run_unary(
+    factory: CallFactory[Any, Any],
+    data: bytes,
+    compressed: bool,
+    encoding: str,
+    fields: list[Field] | tuple[Field, ...],
+    wait_for_ready: bool | None,
+    timeout: float | None = None,
+    retries: Retries | None = None,
+    message_limit: int | None = None,
+) -> Stream:
+    """Make a unary call.
+
+    Args:
+        factory: of the method.
+        data: the request.
+        compressed: whether it is.
+        encoding: of the call.
+        fields: its metadata.
+        wait_for_ready: wait through failed attempts to connect.
+        timeout: seconds for all attempts.
+        retries: what follows failed attempts; None for transparent retries alone.
+        message_limit: bytes of the largest reply, None for the limit of the channel.
+
+    Returns:
+        A stream that has ended with OK.
+    """
+    channel = factory.channel
+    head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
+    expires = inf if timeout is None else trio.current_time() + check_timeout(timeout)
+    transparency: Transparency | None = None
+    sent_fields = fields
+    while True:
+        connection = channel._connection_nowait()
+        info: PickInfo | None = None
+        if connection is None or not connection.table.acquire_nowait():
+            info = PickInfo(factory.method.path, sent_fields)
+            try:
+                connection = await _acquire(channel, info, wait_for_ready, expires, timeout)
+            except RpcError as error:
+                delay = None
+                if retries is not None and error.code is StatusCode.UNAVAILABLE:
+                    delay = retries.next_delay(error.code, ())
+                if retries is None or delay is None:
+                    raise
+                await _pause(channel, delay, expires, timeout, str(error))
+                sent_fields = with_previous(fields, retries.previous)
+                continue
+        deadline = min(trio.current_effective_deadline(), expires)
+        now = 0.0
+        literals = sent_fields
+        if deadline < inf:
+            now = trio.current_time()
+            literals = with_timeout(sent_fields, deadline, now)
+        stream = connection.open_stream(head, literals, message_limit)
+        if info is not None:
+            info._watch(stream)
+        stream.queue_message(data, compressed)
+        stream.end_stream = True
+        stream.single_reply = True
+        if deadline == inf:
+            stream.announce_alone()
+            await stream.wait_outcome(cancels=True)
+        else:
+            await _wait_in_time(stream, now, deadline, expires, timeout)
+        outcome = stream.outcome
+        assert outcome is not None
+        if outcome.code is StatusCode.OK:
+            if retries is not None:
+                retries.succeeded()
+            return stream
+        if channel.closed:
+            raise trio.ClosedResourceError("channel closed")
+        if outcome.unprocessed:
+            transparency = transparency or Transparency()
+            if transparency.allows(bool(stream.stream_id)):
+                continue
+        delay = None if retries is None else _delay_after(retries, outcome, stream, deadline)
+        if retries is None or delay is None:
+            if not stream.stream_id:
+                # It may have ended without waiting for anything.
+                await checkpoint()
+            # Not kept in a variable: the error's traceback has this frame in it.
+            raise outcome_error(outcome, stream, deadline)
+        await _pause(channel, delay, expires, timeout, f"{outcome.code.name}: {outcome.message}")
+        sent_fields = with_previous(fields, retries.previous)
+
+
+async def run_configured(
+    factory: CallFactory[Any, Any],
+    data: bytes,
+    compressed: bool,
+    encoding: str,
+    fields: list[Field] | tuple[Field, ...],
+    wait_for_ready: bool | None,
+    timeout: float | None = None,
+) -> Stream:
+    """Make a unary call of a channel that has a service config; see `run_unary`."""
+    return await run_unary(
+        factory,
+        data,
+        compressed,
+        encoding,
+        fields,
+        factory.choose_wait_for_ready(wait_for_ready),
+        factory.choose_timeout(timeout),
+        factory.retries(len(data)),
+        factory.receive_limit,
+    )
+
+
+def _delay_after(retries: Retries, outcome: Outcome, stream: Stream, deadline: float) -> float | None:
+    """Return the seconds until the attempt after one that has failed; None where there is none."""
+    if outcome.closed_locally or trio.current_time() >= deadline:
+        return None
+    if stream.head_record is not None and stream.head_record.is_initial:
+        # The call is committed: its caller may be told the initial metadata of this attempt, and of no other.
+        retries.ended(outcome.code, outcome.fields)
+        return None
+    return retries.next_delay(outcome.code, outcome.fields)
+
+
+async def _pause(channel: Channel, delay: float, expires: float, timeout: float | None, last: str) -> None:
+    """Wait between two attempts; ``last`` is what the first of them ended with."""
+    if timeout is None:
+        await channel._sleep(delay)
+        return
+    with trio.CancelScope(deadline=expires):
+        await channel._sleep(delay)
+        return
+    raise call_error(StatusCode.DEADLINE_EXCEEDED, f"{timeout_text(timeout)}; the last attempt ended with {last}")
+
+
+async def _wait_in_time(stream: Stream, now: float, deadline: float, expires: float, timeout: float | None) -> None:
+    """Send a call that has a deadline, and wait for its end or its ``timeout``'s."""
+    if expires <= now:
+        expire(stream, timeout_text(timeout))
+    if deadline > now:
+        stream.announce_alone()
+    else:
+        # Its time is over, and it is told so below: nothing of this call shall leave.
+        stream.announce()
+    if timeout is None:
+        await stream.wait_outcome(cancels=True)
+        return
+    timer = call_at(expires, lambda: expire(stream, timeout_text(timeout)))
+    try:
+        await stream.wait_outcome(cancels=True)
+    finally:
+        timer.cancel()
+
+
+async def _acquire(
+    channel: Channel, info: PickInfo, wait_for_ready: bool | None, expires: float, timeout: float | None
+) -> Connection:
+    """Return a connection and a slot in its stream table, for a call that has to wait for one."""
+    if timeout is None:
+        return await acquire_connection(channel, info, wait_for_ready)
+    with trio.CancelScope(deadline=expires):
+        return await acquire_connection(channel, info, wait_for_ready)
+    raise deadline_error(channel, timeout_text(timeout))
+
+
+def timeout_text(timeout: float | None) -> str:
+    """Return what is said of a call whose timeout is over."""
+    return f"deadline of {timeout:g} s exceeded"
