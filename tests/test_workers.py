@@ -21,7 +21,8 @@ from echo_trio_grpc import EchoStub
 
 import trio_grpc
 from tests.support.echo import Echo
-from tests.test_run import Program, assert_quiet, conversation, expect_unavailable, program, wait_refused
+from tests.support.program import Program, program
+from tests.test_run import assert_quiet, conversation, expect_unavailable, wait_refused
 from trio_grpc._shared_addresses import SharedAddresses
 from trio_grpc._workers import Restarts, check_workers
 from trio_grpc.testing import MemoryListener
