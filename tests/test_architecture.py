@@ -62,10 +62,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # which connection a call goes to
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
-        "_balancing.http_proxy _balancing.name_server",
+        "_balancing.http_proxy _balancing.name_server _balancing.wire_fields",
         "_balancing.dialer _balancing.endpoint",
         "_balancing.resolver _balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.dns _balancing.resolving _balancing.policy",
+        "_balancing.health_watch",
         "_balancing.naming _balancing.pick_first _balancing.connect_to_all _balancing.ring_hash",
         "_balancing.round_robin _balancing.least_request",
         "_balancing.policies",

@@ -18,6 +18,7 @@ import trio
 from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._balancing.connectivity import ConnectivityState, ConnectivityTracker
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.health_watch import HealthWatch
 from trio_grpc._balancing.idleness import watch_idleness
 from trio_grpc._balancing.naming import Name
 from trio_grpc._balancing.policy import (
@@ -85,6 +86,7 @@ class Balancer:
         self._request_head = request_head
         self._backoff = backoff
         self._idle_timeout = idle_timeout
+        self._health_service: str | None = None
         self._single: Subchannel | None = None
         self._picker: Picker | None = None
         self._error: Exception | None = None
@@ -165,6 +167,14 @@ class Balancer:
             return f"still resolving {self._name.text}"
         return f"still connecting to {self._name.text}"
 
+    # -- what the service config says
+
+    def set_health_service(self, service: str | None) -> None:
+        """Watch the health of a service on each backend (gRFC A17), where the policy wants it; None: watch nothing."""
+        self._health_service = service
+        if self._session is not None:
+            self._session.watch_health()
+
     # -- states
 
     def connect(self) -> None:
@@ -233,6 +243,9 @@ class _Session(PolicyContext):
         self._name = name
         self._services = services
         self._policy: LoadBalancingPolicy | None = None
+        self._health = HealthWatch(
+            self._tell_state, self._start_soon, self._post, balancer._request_head, balancer._backoff
+        )
         self._subchannels: set[Subchannel] = set()
         self._scopes: set[trio.CancelScope] = set()
         self._closed = False
@@ -243,6 +256,7 @@ class _Session(PolicyContext):
         if not isinstance(cast("object", policy), LoadBalancingPolicy):
             raise TypeError(f"load_balancing must make a LoadBalancingPolicy, not {type(policy).__name__}")
         self._policy = policy
+        self.watch_health()
         self._start_soon(self._tell)
         self._start_soon(run_resolver, self._name.resolver, self._name.target, self.resolution, self._balancer._backoff)
         if self._balancer._idle_timeout < inf:
@@ -259,6 +273,9 @@ class _Session(PolicyContext):
     def exit_idle(self) -> None:
         assert self._policy is not None
         self._post(self._policy.exit_idle)
+
+    def watch_health(self) -> None:
+        self._post(self._watch_health)
 
     def _start_soon(self, async_fn: Callable[..., Any], *args: Any) -> trio.CancelScope:
         async def run() -> None:
@@ -312,9 +329,16 @@ class _Session(PolicyContext):
         self._post(self._tell_change, subchannel, state)
 
     def _tell_change(self, subchannel: Subchannel, state: ConnectivityState) -> None:
-        assert self._policy is not None
         if subchannel in self._subchannels:
-            self._policy.subchannel_changed(subchannel, state)
+            self._health.subchannel_changed(subchannel, state)
+
+    def _tell_state(self, subchannel: Subchannel, state: ConnectivityState) -> None:
+        assert self._policy is not None
+        self._policy.subchannel_changed(subchannel, state)
+
+    def _watch_health(self) -> None:
+        assert self._policy is not None
+        self._health.set_service(self._balancer._health_service if self._policy.watches_health else None)
 
     # -- what the policy asks for
 
@@ -334,6 +358,7 @@ class _Session(PolicyContext):
 
     def shut_down(self, subchannel: Subchannel) -> None:
         self._subchannels.discard(subchannel)
+        self._health.forget(subchannel)
         subchannel._shut_down(retire=True)
 
     def publish(

@@ -57,6 +57,9 @@ class PickFirstPolicy(LoadBalancingPolicy):
         shuffle: shuffles a list in place.
     """
 
+    #: With one connection there is no other backend for its calls (gRFC A17).
+    watches_health = False
+
     def __init__(self, context: PolicyContext, shuffle: Callable[[list[Endpoint]], None] | None = None) -> None:
         super().__init__(context)
         self._shuffle = shuffle

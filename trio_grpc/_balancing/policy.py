@@ -162,7 +162,14 @@ class LoadBalancingPolicy(abc.ABC):
 
     Args:
         context: what the channel does for it.
+
+    Attributes:
+        context: the same.
+        watches_health: whether the channel watches the health of its subchannels' backends where the service config
+            names a service (gRFC A17). One that is connected and not healthy is then TRANSIENT_FAILURE to the policy.
     """
+
+    watches_health: bool = True
 
     def __init__(self, context: PolicyContext) -> None:
         self.context = context

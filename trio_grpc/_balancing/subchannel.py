@@ -42,7 +42,7 @@ class Subchannel:
     Attributes:
         endpoint: where it leads.
         state: its connectivity state right now.
-        error: why the last attempt failed; None after a success.
+        error: why the last attempt failed, or why the backend is not healthy; None after a success.
     """
 
     def __init__(
