@@ -6,7 +6,7 @@ import trio
 
 import trio_grpc
 from tests.echo_service import Echo
-from trio_grpc import Endpoint, Limits, Server
+from trio_grpc import Endpoint, Limits, Server, Servicer
 from trio_grpc.testing import MemoryListener
 
 
@@ -19,6 +19,7 @@ class Backend:
         refusals: those of them that found nobody.
         servicer: of the server that is up, or was last.
         server: the one that is up.
+        others: servicers that it serves besides.
     """
 
     def __init__(self, nursery: trio.Nursery, name: str) -> None:
@@ -27,6 +28,7 @@ class Backend:
         self.refusals = 0
         self.servicer = Echo()
         self.server: Server | None = None
+        self.others: tuple[Servicer, ...] = ()
         self._nursery = nursery
         self._listener: MemoryListener | None = None
         self._scope = trio.CancelScope()
@@ -59,7 +61,7 @@ class Backend:
         listener, ended = self._listener, self._ended
         assert listener is not None
         with self._scope:
-            await trio_grpc.serve([self.servicer], listener, limits=limits, task_status=task_status)
+            await trio_grpc.serve([self.servicer, *self.others], listener, limits=limits, task_status=task_status)
         ended.set()
 
     async def stop(self) -> None:
