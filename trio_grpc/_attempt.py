@@ -81,17 +81,14 @@ async def acquire_connection(channel: Channel, info: PickInfo, wait_for_ready: b
                     connection = await channel._wait_connection(info, bool(wait_for_ready))
                 except ConnectFailed as failed:
                     raise call_error(StatusCode.UNAVAILABLE, str(failed)) from failed.__cause__
-            table = connection.table
-            if table.acquire_nowait():
+            if connection.table.acquire_nowait():
                 return connection
             try:
-                await table.acquire()
+                return await connection.acquire()
             except (ConnectionLost, trio.ClosedResourceError):
                 # The connection went away while we stood in line. Nothing was sent, so another one may serve.
                 if channel.closed:
                     raise trio.ClosedResourceError("channel closed") from None
-                continue
-            return connection
     except BaseException:
         info._drop()
         raise

@@ -17,6 +17,7 @@ from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT, ConnectFailed, Subchannel, all_failed
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc._transport.stream_table import StreamTable
 
 Clock = trio.testing.MockClock
 
@@ -24,14 +25,14 @@ Clock = trio.testing.MockClock
 class FakeConnection:
     """A connection that the test makes ready, drains and ends."""
 
-    def __init__(self, on_draining: Callable[[], None]) -> None:
+    def __init__(self, on_draining: Callable[[], None], limit: int) -> None:
         self.ready = trio.Event()
         self.closed = trio.Event()
         self.draining = False
         self.retired = False
         self.took_calls = False
         self.reason: BaseException | None = None
-        self.table = SimpleNamespace(refusal=None)
+        self.table: StreamTable[Any] = StreamTable(limit, lambda: None)
         self._on_draining = on_draining
         self.runs = 0
 
@@ -40,6 +41,7 @@ class FakeConnection:
         try:
             await self.closed.wait()
         finally:
+            self.table.refuse(OSError("closed"))
             self.closed.set()
 
     async def aclose(self) -> None:
@@ -48,10 +50,12 @@ class FakeConnection:
 
     def drain(self) -> None:
         self.draining = True
+        self.table.refuse(OSError("draining"))
         self._on_draining()
 
     def retire(self) -> None:
         self.draining = self.retired = True
+        self.table.refuse(OSError("retired"))
 
 
 class Bench:
@@ -59,14 +63,17 @@ class Bench:
 
     Attributes:
         history: the states that were told.
+        moves: the connections for new calls that were told.
     """
 
     def __init__(self, services: ServiceNursery) -> None:
         self.connections: list[FakeConnection] = []
         self.attempts: list[float] = []
         self.history: list[State] = []
+        self.moves: list[Any] = []
         self.dial: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.speaks = True
+        self.limit = 100
         self.live: set[Connection] = set()
         self.subchannel = Subchannel(
             Endpoint("backend", connect=trio.sleep_forever),
@@ -74,6 +81,7 @@ class Bench:
             services,
             Backoff(jitter=0),
             on_change=lambda _, state: self.history.append(state),
+            on_move=lambda subchannel: self.moves.append(subchannel._connection),
             connections=self.live,
             label="backend",
         )
@@ -82,7 +90,7 @@ class Bench:
         assert endpoint.address == "backend"
         self.attempts.append(trio.current_time())
         await self.dial()
-        connection = FakeConnection(on_draining)
+        connection = FakeConnection(on_draining, self.limit)
         if self.speaks:
             connection.ready.set()
         self.connections.append(connection)
@@ -323,6 +331,264 @@ async def test_shutting_down_is_for_good(autojump_clock: Clock) -> None:
         assert bench.state is State.SHUTDOWN
         assert bench.history == [State.CONNECTING, State.READY, State.SHUTDOWN]
         assert len(bench.attempts) == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several connections (gRFC A105)
+
+
+class Calls:
+    """Calls that take slots of a subchannel.
+
+    Attributes:
+        served: the connections of those that have one, in order.
+    """
+
+    def __init__(self, bench: Bench, nursery: trio.Nursery) -> None:
+        self.served: list[FakeConnection] = []
+        self.scopes: list[trio.CancelScope] = []
+        self.refused = 0
+        self._bench = bench
+        self._nursery = nursery
+
+    async def add(self, count: int = 1) -> None:
+        for _ in range(count):
+            self._nursery.start_soon(self._call)
+            await settle()
+
+    async def _call(self) -> None:
+        first = self._bench.subchannel._connection
+        assert first is not None
+        with trio.CancelScope() as scope:
+            self.scopes.append(scope)
+            try:
+                self.served.append(await first.table.acquire())
+            except OSError:
+                self.refused += 1
+
+
+@asynccontextmanager
+async def open_scaling(nursery: trio.Nursery, limit: int = 1, most: int = 3) -> AsyncIterator[tuple[Bench, Calls]]:
+    """A READY subchannel that may have several connections, each with a limit of streams."""
+    async with open_bench() as bench:
+        bench.limit = limit
+        bench.subchannel._scale(most)
+        await bench.connect()
+        yield bench, Calls(bench, nursery)
+
+
+async def test_calls_that_wait_get_more_connections_up_to_the_maximum(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+        await calls.add()
+        assert len(bench.attempts) == 1
+        await calls.add(4)
+        assert len(bench.attempts) == 3
+        assert calls.served == bench.connections
+        # Who waits takes whatever becomes free first.
+        bench.connections[1].table.leave(0)
+        bench.connections[2].table.leave(0)
+        await settle()
+        assert calls.served[3:] == bench.connections[1:]
+        assert bench.history == [State.CONNECTING, State.READY]
+        assert bench.moves == bench.connections[:1]
+
+
+async def test_the_oldest_connection_with_a_free_slot_is_taken(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+        await calls.add(3)
+        for connection in reversed(bench.connections):
+            connection.table.leave(0)
+        await calls.add(3)
+        assert calls.served[3:] == bench.connections
+        assert len(bench.attempts) == 3
+
+
+async def test_one_attempt_at_a_time(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery, most=10) as (bench, calls):
+
+        async def slowly() -> None:
+            await trio.sleep(1)
+
+        bench.dial = slowly
+        await calls.add(9)
+        await trio.sleep(20)
+        assert bench.attempts == [0, *range(8)]
+        assert len(calls.served) == 9
+
+
+async def test_no_more_than_one_where_nothing_else_is_said(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery, most=1) as (bench, calls):
+        await calls.add(3)
+        assert len(bench.attempts) == 1
+        assert calls.served == [None]
+        bench.connections[0].drain()
+        await settle()
+        assert calls.refused == 2
+
+
+async def test_a_further_attempt_that_fails_backs_off_and_hurts_nobody(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+        bench.dial = refuse
+        await calls.add(2)
+        await trio.sleep(0.5)
+        await calls.add()
+        await trio.sleep(2)
+        assert bench.attempts == [0, 0, 1]
+        assert bench.history == [State.CONNECTING, State.READY]
+        assert len(calls.served) == 1
+        bench.dial = trio.lowlevel.checkpoint
+        await trio.sleep(1)
+        assert len(calls.served) == 3
+        assert bench.subchannel.error is None
+
+
+async def test_nobody_waits_any_more_when_the_backoff_is_over(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+        bench.dial = refuse
+        await calls.add(2)
+        calls.scopes[1].cancel()
+        await trio.sleep(100)
+        assert bench.attempts == [0, 0]
+        await calls.add()
+        assert bench.attempts == [0, 0, 100]
+
+
+async def test_losing_one_of_several_leaves_it_ready(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery, limit=2) as (bench, calls):
+        await calls.add(3)
+        first, second = bench.connections
+        await trio.sleep(5)
+        first.closed.set()
+        await settle()
+        assert bench.history == [State.CONNECTING, State.READY]
+        assert bench.moves == [first, second]
+        await calls.add()
+        assert calls.served == [first, first, second, second]
+        second.drain()
+        assert bench.state is State.IDLE
+        assert bench.moves == [first, second, None]
+
+
+async def test_who_waits_goes_on_waiting_when_one_of_several_drains(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with open_scaling(nursery, most=2) as (bench, calls):
+        await calls.add(4)
+        first, second = bench.connections
+        await trio.sleep(5)
+        first.drain()
+        await settle()
+        third = bench.connections[2]
+        assert calls.served == [first, second, third]
+        second.table.leave(0)
+        await settle()
+        assert calls.served == [first, second, third, second]
+        assert calls.refused == 0
+
+
+async def test_who_waits_is_told_when_the_last_one_is_lost(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery, most=2) as (bench, calls):
+        await calls.add(4)
+        await trio.sleep(5)
+        bench.dial = refuse
+        bench.connections[1].closed.set()
+        await settle()
+        assert (bench.state, calls.refused) == (State.READY, 0)
+        bench.connections[0].closed.set()
+        await settle()
+        assert (bench.state, calls.refused) == (State.TRANSIENT_FAILURE, 2)
+        await trio.sleep(1.01)
+        assert bench.history == [State.CONNECTING, State.READY, State.TRANSIENT_FAILURE, State.IDLE]
+
+
+async def test_losing_the_last_one_in_the_middle_of_an_attempt(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+
+        async def slowly() -> None:
+            await trio.sleep(1)
+
+        bench.dial = slowly
+        await calls.add(2)
+        bench.connections[0].closed.set()
+        await settle()
+        assert bench.state is State.CONNECTING
+        await trio.sleep(2)
+        assert bench.history == [State.CONNECTING, State.READY, State.CONNECTING, State.READY]
+        assert len(bench.attempts) == 2
+
+
+async def test_a_raised_maximum_counts_at_once_and_a_lowered_one_ends_nothing(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with open_scaling(nursery, most=1) as (bench, calls):
+        await calls.add(3)
+        bench.subchannel._scale(2)
+        await settle()
+        assert len(bench.connections) == 2
+        assert calls.served == [None, bench.connections[1]]
+        bench.subchannel._scale(1)
+        await calls.add(2)
+        await trio.sleep(3600)
+        assert not any(connection.retired for connection in bench.connections)
+        bench.connections[1].table.leave(0)
+        bench.connections[1].drain()
+        await settle()
+        assert len(bench.attempts) == 2
+        assert bench.state is State.READY
+
+
+async def test_connections_without_calls_stay_until_the_peer_ends_them(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    """So gRFC A105 has it: servers have max_connection_idle for this."""
+    async with open_scaling(nursery) as (bench, calls):
+        await calls.add(3)
+        for connection in bench.connections:
+            connection.table.leave(0)
+        await trio.sleep(3600)
+        assert len(bench.live) == 3
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+async def test_all_connections_are_given_up_together(
+    nursery: trio.Nursery, autojump_clock: Clock, for_good: bool
+) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+        await calls.add(2)
+        bench.dial = trio.sleep_forever
+        await calls.add(2)
+        if for_good:
+            bench.subchannel._shut_down(retire=True)
+        else:
+            bench.subchannel.disconnect()
+        await settle()
+        assert bench.state is (State.SHUTDOWN if for_good else State.IDLE)
+        assert calls.refused == 2
+        assert all(connection.retired for connection in bench.connections)
+        assert bench.subchannel._connection is None
+        assert len(bench.attempts) == 3
+
+
+async def test_a_backend_that_takes_no_second_connection_is_given_time(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with open_scaling(nursery, most=2) as (bench, calls):
+        await calls.add()
+        # It answers, and says goodbye at once.
+        bench.limit = 0
+        await calls.add()
+        while trio.current_time() < 60:
+            if bench.connections[-1] is not bench.connections[0] and not bench.connections[-1].draining:
+                bench.connections[-1].drain()
+            await trio.sleep(0.01)
+        # After the first few, one in a second.
+        assert len(bench.attempts) <= 66
+        assert bench.history == [State.CONNECTING, State.READY]
+        assert calls.refused == 0
 
 
 def test_one_error_tells_of_several(autojump_clock: Clock) -> None:

@@ -9,6 +9,7 @@ import trio.testing
 from trio_grpc._transport.stream_table import (
     DEFAULT_STREAM_LIMIT,
     UNLIMITED_STREAMS,
+    SlotLine,
     StreamTable,
     WatchedStreamTable,
 )
@@ -249,10 +250,153 @@ async def test_the_first_slot_of_waiters_is_told(nursery: trio.Nursery) -> None:
         await waiters.add(name)
     assert told == []
     table.set_limit(2)
-    assert told == [2]
+    assert told == [1]
     await trio.testing.wait_all_tasks_blocked()
     assert sorted(waiters.served) == ["a", "b"]
     table.leave(1)
-    assert told == [2]
+    assert told == [1]
     await trio.testing.wait_all_tasks_blocked()
     assert sorted(waiters.served) == ["a", "b", "c"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several tables with one line
+
+
+class Line:
+    """Tables of one slot each that share a line; the owner of each is its number.
+
+    Attributes:
+        served: who got a slot, and of which table.
+    """
+
+    def __init__(self, nursery: trio.Nursery, count: int = 2) -> None:
+        self.waited = 0
+        self.line = SlotLine(self._on_wait)
+        self.tables = [make(1) for _ in range(count)]
+        self.served: list[tuple[str, object]] = []
+        self.refused: list[str] = []
+        self.scopes: dict[str, trio.CancelScope] = {}
+        self._nursery = nursery
+        for number, table in enumerate(self.tables):
+            self.line.add(table, number)
+
+    def _on_wait(self) -> None:
+        self.waited += 1
+
+    async def add(self, *names: str, at: int = 0, background: bool = False) -> None:
+        for name in names:
+            self._nursery.start_soon(self._wait, name, self.tables[at], background)
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def _wait(self, name: str, table: StreamTable[object], background: bool) -> None:
+        with trio.CancelScope() as self.scopes[name]:
+            try:
+                owner = await (table.acquire_background() if background else table.acquire())
+            except Refused:
+                self.refused.append(name)
+            else:
+                self.served.append((name, owner))
+
+    async def leave(self, number: int) -> None:
+        self.tables[number].leave(0)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.fixture
+def line(nursery: trio.Nursery) -> Line:
+    return Line(nursery)
+
+
+async def test_whoever_waits_takes_the_first_slot_of_any_table(line: Line) -> None:
+    await line.add("a", "b", "c", "d")
+    assert line.served == [("a", 0), ("b", 1)]
+    assert line.waited == 2
+    assert not line.tables[0].acquire_nowait()
+    await line.leave(1)
+    await line.leave(0)
+    assert line.served[2:] == [("c", 1), ("d", 0)]
+    assert [table.opened for table in line.tables] == [2, 2]
+
+
+async def test_nobody_slips_in_before_those_who_wait_elsewhere(line: Line) -> None:
+    await line.add("a", "b")
+    await line.add("c", at=0)
+    line.tables[1].leave(0)
+    assert not line.tables[1].acquire_nowait()
+    await trio.testing.wait_all_tasks_blocked()
+    assert line.served[2:] == [("c", 1)]
+
+
+async def test_who_waits_in_a_line_is_counted_once(line: Line) -> None:
+    await line.add("a", "b", "c", "d", "e")
+    assert [table.waiting for table in line.tables] == [3, 0]
+    line.tables[0].refuse(Refused())
+    assert [table.waiting for table in line.tables] == [0, 3]
+
+
+async def test_a_table_that_comes_later_brings_its_waiters_and_serves(nursery: trio.Nursery) -> None:
+    line = Line(nursery, 1)
+    await line.add("a", "b")
+    late = make(0)
+    waiters = Waiters(late, nursery)
+    await waiters.add("c")
+    line.line.add(late, "late")
+    late.set_limit(1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert line.served == [("a", 0), ("b", "late")]
+    await line.leave(0)
+    assert waiters.served == ["c"]
+
+
+async def test_one_table_that_refuses_lets_the_others_serve(line: Line) -> None:
+    await line.add("a", "b", "c", "d")
+    line.tables[0].refuse(Refused())
+    # Once more, as connections do that drain and then end.
+    line.tables[0].refuse(Refused())
+    await line.leave(0)
+    assert line.served == [("a", 0), ("b", 1)]
+    await line.leave(1)
+    assert line.served[2:] == [("c", 1)]
+    line.tables[1].refuse(Refused())
+    await trio.testing.wait_all_tasks_blocked()
+    assert line.refused == ["d"]
+    assert not line.line.tables
+    await line.add("e", at=1)
+    assert line.refused == ["d", "e"]
+
+
+async def test_who_is_cancelled_leaves_the_line_whatever_has_become_of_the_table(line: Line) -> None:
+    await line.add("a", "b", "c", "d", "e", at=0)
+    line.scopes["c"].cancel()
+    line.tables[0].refuse(Refused())
+    line.scopes["d"].cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    await line.leave(1)
+    assert line.served[2:] == [("e", 1)]
+    assert not line.line.waiters
+
+
+async def test_the_channels_own_stream_takes_no_slot_of_another_table_and_is_in_nobodys_way(line: Line) -> None:
+    await line.add("a", "b")
+    await line.add("own", at=0, background=True)
+    await line.leave(1)
+    assert len(line.served) == 2
+    await line.add("c")
+    assert line.served[2:] == [("c", 1)]
+    await line.add("d")
+    await line.leave(1)
+    assert line.served[3:] == [("d", 1)]
+    await line.leave(0)
+    assert line.served[4:] == [("own", None)]
+    assert [table.background for table in line.tables] == [1, 0]
+
+
+async def test_the_channels_own_stream_ends_with_its_table(line: Line) -> None:
+    await line.add("a", "b")
+    await line.add("own", at=0, background=True)
+    await line.add("c")
+    line.tables[0].refuse(Refused())
+    await trio.testing.wait_all_tasks_blocked()
+    assert line.refused == ["own"]
+    assert len(line.line.waiters) == 1

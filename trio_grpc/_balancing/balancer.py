@@ -87,6 +87,7 @@ class Balancer:
         self._backoff = backoff
         self._idle_timeout = idle_timeout
         self._health_service: str | None = None
+        self._max_connections = 1
         self._single: Subchannel | None = None
         self._picker: Picker | None = None
         self._error: Exception | None = None
@@ -188,6 +189,12 @@ class Balancer:
         elif self.connectivity.state is ConnectivityState.IDLE:
             self._session.exit_idle()
 
+    def scale(self, max_connections: int) -> None:
+        """Have at most so many connections to each endpoint from now on (gRFC A105)."""
+        self._max_connections = max_connections
+        if self._session is not None:
+            self._session.scale(max_connections)
+
     def shut_down(self) -> None:
         """No more connections, ever. Who waits for one is woken. ``connections`` are left to the caller."""
         self._end_session(retire=False)
@@ -217,7 +224,7 @@ class Balancer:
         self._error = error
         self._wake(state)
 
-    def _subchannel_changed(self, subchannel: Subchannel) -> None:
+    def _subchannel_moved(self, subchannel: Subchannel) -> None:
         # At once, whenever the policy hears of it: no call may get a connection that takes none.
         if subchannel is self._single:
             self.connection = subchannel._connection
@@ -269,6 +276,10 @@ class _Session(PolicyContext):
             scope.cancel()
         for subchannel in self._subchannels:
             subchannel._shut_down(retire=retire)
+
+    def scale(self, max_connections: int) -> None:
+        for subchannel in self._subchannels:
+            subchannel._scale(max_connections)
 
     def exit_idle(self) -> None:
         assert self._policy is not None
@@ -325,7 +336,6 @@ class _Session(PolicyContext):
         self._post(self.publish, ConnectivityState.TRANSIENT_FAILURE, None, failure)
 
     def _on_change(self, subchannel: Subchannel, state: ConnectivityState) -> None:
-        self._balancer._subchannel_changed(subchannel)
         self._post(self._tell_change, subchannel, state)
 
     def _tell_change(self, subchannel: Subchannel, state: ConnectivityState) -> None:
@@ -350,9 +360,11 @@ class _Session(PolicyContext):
             self._services,
             self._balancer._backoff,
             on_change=self._on_change,
+            on_move=self._balancer._subchannel_moved,
             label=self._balancer._describe(endpoint),
             connections=self._balancer.connections,
         )
+        subchannel._scale(self._balancer._max_connections)
         self._subchannels.add(subchannel)
         return subchannel
 

@@ -1,7 +1,8 @@
-"""A channel's way to one endpoint: at most one live connection, attempted when asked for, with backoff."""
+"""A channel's way to one endpoint: a connection, or several if allowed, attempted when asked for, with backoff."""
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -13,6 +14,9 @@ from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc._transport.stream_table import SlotLine
+
+_logger = logging.getLogger("trio_grpc")
 
 #: Seconds that one attempt may take, TCP, TLS and the peer's SETTINGS together (gRPC's minimum connect timeout).
 CONNECT_TIMEOUT = 20.0
@@ -34,10 +38,14 @@ _ENDED_AT_ONCE = ConnectFailed("the connection ended at once")
 
 
 class Subchannel:
-    """A channel's connection to one endpoint, as load balancing policies see it; made by `PolicyContext`.
+    """A channel's way to one endpoint, as load balancing policies see it; made by `PolicyContext`.
 
     It connects when it is told to. A failed attempt makes it TRANSIENT_FAILURE until its backoff is over, then IDLE. A
     connection that ends, or that the peer wants to end, makes it IDLE: calls that are still in flight on it go on.
+
+    Where ``connectionScaling`` allows it, a subchannel that is READY makes one more connection when calls wait because
+    of the peer's stream limit. It stays READY for as long as it has one. When it loses the last one in the middle of
+    another attempt, or in the backoff after one, it becomes CONNECTING or TRANSIENT_FAILURE.
 
     Attributes:
         endpoint: where it leads.
@@ -53,14 +61,20 @@ class Subchannel:
         backoff: Backoff,
         *,
         on_change: Callable[[Subchannel, ConnectivityState], None],
+        on_move: Callable[[Subchannel], None],
         connections: set[Connection],
         label: str,
     ) -> None:
         self.endpoint: Endpoint = endpoint
         self.state: ConnectivityState = ConnectivityState.IDLE
         self.error: Exception | None = None
-        #: For new calls; None unless the state is READY.
+        #: For new calls, or for them to ask first; None unless the state is READY. ``on_move`` is told of another one.
         self._connection: Connection | None = None
+        #: All that take new calls, the oldest first, with the times since when.
+        self._usable: dict[Connection, float] = {}
+        self._max_connections = 1
+        #: Where calls wait for any of them; None until there may be several.
+        self._line: SlotLine | None = None
         #: All of the channel that still run.
         self._connections = connections
         self._connect = connect
@@ -69,9 +83,11 @@ class Subchannel:
         self._services = services
         self._backoff = backoff
         self._on_change = on_change
+        self._on_move = on_move
         self._failures = 0
         self._short_lives = 0
-        self._ready_at = 0.0
+        #: What the state would be without a connection.
+        self._attempts = ConnectivityState.IDLE
         #: Which attempt speaks for us, its backoff included; one that was given up may still be winding down.
         self._attempt_number = 0
         self._attempt_scope: trio.CancelScope | None = None
@@ -79,38 +95,77 @@ class Subchannel:
     def connect(self) -> None:
         """Start an attempt if the state is IDLE; otherwise nothing happens."""
         if self.state is ConnectivityState.IDLE:
-            self._start(self._attempt)
-            self._set(ConnectivityState.CONNECTING)
+            self._start_attempt()
 
     def disconnect(self) -> None:
         """Give up an attempt, take no new calls on a connection; calls in flight go on, and so does a backoff."""
         if self.state in (ConnectivityState.CONNECTING, ConnectivityState.READY):
-            self._give_up()
-            self._set(ConnectivityState.IDLE)
+            if self._attempts is ConnectivityState.CONNECTING:
+                self._give_up_attempt()
+            self._retire()
+            self._update()
 
     def _shut_down(self, *, retire: bool) -> None:
-        """No more connections, ever. The one that there is ends after its calls, unless the channel ends it itself."""
+        """No more connections, ever. Those that there are end after their calls, unless the channel ends them."""
+        self._give_up_attempt()
         if not retire:
-            self._connection = None
-        self._give_up()
-        self._set(ConnectivityState.SHUTDOWN)
+            self._usable.clear()
+        self._retire()
+        self._attempts = ConnectivityState.SHUTDOWN
+        self._update()
+
+    def _scale(self, max_connections: int) -> None:
+        """Have at most so many connections from now on; those that are more stay (gRFC A105)."""
+        self._max_connections = max_connections
+        if max_connections > 1 and self._line is None and self.state is not ConnectivityState.SHUTDOWN:
+            self._line = SlotLine(self._connect_also)
+            for connection in self._usable:
+                self._line.add(connection.table, connection)
+        self._connect_also()
+
+    def _connect_also(self) -> None:
+        """Make one more connection where calls wait, and there may be one."""
+        if (
+            self._line is not None
+            and self._line.waiters
+            and 0 < len(self._usable) < self._max_connections
+            and self._attempts is ConnectivityState.IDLE
+        ):
+            self._start_attempt()
+
+    def _start_attempt(self) -> None:
+        self._start(self._attempt)
+        self._attempts = ConnectivityState.CONNECTING
+        self._update()
 
     def _start(self, async_fn: Callable[..., Awaitable[None]], *args: Any) -> None:
         self._attempt_number += 1
         name = f"connect to {self.endpoint}"
         self._attempt_scope = self._services.start_soon(async_fn, self._attempt_number, *args, name=name)
 
-    def _give_up(self) -> None:
+    def _give_up_attempt(self) -> None:
         self._attempt_number += 1
+        self._attempts = ConnectivityState.IDLE
         if self._attempt_scope is not None:
             self._attempt_scope.cancel()
             self._attempt_scope = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
+
+    def _retire(self) -> None:
+        connections, self._usable = tuple(self._usable), {}
+        self._move()
+        for connection in connections:
             connection.retire()
 
-    def _set(self, state: ConnectivityState) -> None:
-        if self.state is not ConnectivityState.SHUTDOWN:
+    def _move(self) -> None:
+        """Let ``_connection`` be the oldest one."""
+        connection = next(iter(self._usable), None)
+        if connection is not self._connection:
+            self._connection = connection
+            self._on_move(self)
+
+    def _update(self) -> None:
+        state = ConnectivityState.READY if self._usable else self._attempts
+        if state is not self.state:
             self.state = state
             self._on_change(self, state)
 
@@ -126,14 +181,19 @@ class Subchannel:
         error = ConnectFailed(f"failed to connect to {self._label}: {str(cause) or type(cause).__name__}")
         error.__cause__ = cause
         self.error = error
-        self._set(ConnectivityState.TRANSIENT_FAILURE)
+        if self._usable:
+            _logger.info("%s; there are %d connections besides", error, len(self._usable))
+        self._attempts = ConnectivityState.TRANSIENT_FAILURE
+        self._update()
         return self._backoff.delay(self._failures, random.uniform)
 
     async def _back_off(self, number: int, delay: float) -> None:
         await trio.sleep(delay)
         if number == self._attempt_number:
             self._attempt_scope = None
-            self._set(ConnectivityState.IDLE)
+            self._attempts = ConnectivityState.IDLE
+            self._update()
+            self._connect_also()
 
     async def _make_connection(self, number: int) -> BaseException | None:
         """Return why there is none. READY counts from the peer's SETTINGS, not from the TCP connection."""
@@ -162,40 +222,43 @@ class Subchannel:
             await connection.run()
         finally:
             self._connections.discard(connection)
-            if self._connection is connection:
+            if connection in self._usable:
                 self._lose(connection)
 
     def _succeed(self, connection: Connection) -> None:
         self._attempt_scope = None
+        self._attempts = ConnectivityState.IDLE
         self._failures = 0
         self.error = None
-        self._ready_at = trio.current_time()
-        self._connection = connection
-        self._set(ConnectivityState.READY)
+        self._usable[connection] = trio.current_time()
+        if self._line is not None and not connection.draining:
+            self._line.add(connection.table, connection)
+        self._move()
+        self._update()
         if connection.draining:
             self._on_draining()
+        self._connect_also()
 
     def _on_draining(self) -> None:
-        """The connection takes no more calls: the next one may be made at once, without backoff."""
-        connection = self._connection
-        if connection is not None and connection.draining:
-            self._lose(connection)
+        """A connection takes no more calls: the next one may be made at once, without backoff."""
+        for connection in tuple(self._usable):
+            if connection.draining:
+                self._lose(connection)
 
     def _lose(self, connection: Connection) -> None:
-        self._connection = None
-        if self.state is not ConnectivityState.READY:
-            return
+        lived = trio.current_time() - self._usable.pop(connection)
+        self._move()
         # A peer that accepts and says goodbye at once must not be dialled in a tight loop. One that has taken calls
         # first may say it as often as it likes: proxies limit the requests of a connection.
-        if not connection.took_calls and trio.current_time() - self._ready_at < self._backoff.base:
+        if connection.took_calls or lived >= self._backoff.base:
+            self._short_lives = 0
+        else:
             self._short_lives += 1
-            if self._short_lives > _SHORT_LIVES:
+            if self._short_lives > _SHORT_LIVES and self._attempts is ConnectivityState.IDLE:
                 delay = self._fail(connection.reason or connection.table.refusal or _ENDED_AT_ONCE)
                 self._start(self._back_off, delay)
-                return
-        else:
-            self._short_lives = 0
-        self._set(ConnectivityState.IDLE)
+        self._update()
+        self._connect_also()
 
     def __repr__(self) -> str:
         return f"<Subchannel to {self.endpoint}, {self.state.value}>"

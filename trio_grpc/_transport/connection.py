@@ -548,6 +548,17 @@ class Connection:
         """Whether at least one call went out that the peer has not disowned with a GOAWAY (client)."""
         return self.table.opened > 0 and min(self.writer.last_stream_id, self._goaway_last_id) > 0
 
+    async def acquire(self) -> Connection:
+        """Take a slot for a call, waiting in line for one; return the connection that it is on (client).
+
+        That is this one, or another one where several share a line.
+
+        Raises:
+            ConnectionLost, trio.ClosedResourceError: none of them takes calls any more.
+        """
+        owner: Connection | None = await self.table.acquire()
+        return self if owner is None else owner
+
     def open_stream(
         self,
         head: HeaderTemplate,

@@ -1,7 +1,7 @@
 """The streams alive on one connection, and the slots that the peer's stream limit leaves (RFC 9113, 5.1.2).
 
 A stream holds its table, never its connection. Slots are handed out first come, first served; a waiter that is
-cancelled passes its turn on.
+cancelled passes its turn on. Several connections to one place may share a line of waiters (gRFC A105).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from math import inf
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from outcome import Value
 from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
@@ -23,6 +23,35 @@ DEFAULT_STREAM_LIMIT = 100
 _REMEMBERED = 1024
 #: SETTINGS_MAX_CONCURRENT_STREAMS absent from the peer's SETTINGS means no limit.
 UNLIMITED_STREAMS = 2**31 - 1
+
+
+class SlotLine:
+    """A line of calls in which each takes the first slot that any of several tables has, the oldest before the others.
+
+    Args:
+        on_wait: called when a call has to wait, as no table has a slot.
+
+    Attributes:
+        tables: those that still take streams, in the order in which they came.
+    """
+
+    __slots__ = ("_on_wait", "tables", "waiters")
+
+    def __init__(self, on_wait: Callable[[], None]) -> None:
+        self.tables: list[StreamTable[Any]] = []
+        #: Each with the only table that will do for it, None where all do.
+        self.waiters: OrderedDict[Task, StreamTable[Any] | None] = OrderedDict()
+        self._on_wait = on_wait
+
+    def add(self, table: StreamTable[Any], owner: object) -> None:
+        """From now on, who waits at the table stands in this line. A table leaves it when it takes no more streams.
+
+        Args:
+            table: one that has not refused yet.
+            owner: what `StreamTable.acquire` returns for the table's slots.
+        """
+        self.tables.append(table)
+        table._join(self, owner)
 
 
 class StreamTable(Generic[StreamT]):
@@ -40,7 +69,9 @@ class StreamTable(Generic[StreamT]):
 
     __slots__ = (
         "_cut_short",
+        "_line",
         "_on_idle",
+        "_owner",
         "_waiters",
         "background",
         "limit",
@@ -60,13 +91,18 @@ class StreamTable(Generic[StreamT]):
         self.refusal: BaseException | None = None
         self.peer_header_list_limit: float = inf
         self._cut_short: OrderedDict[int, None] = OrderedDict()
-        self._waiters: OrderedDict[Task, None] = OrderedDict()
+        #: See `SlotLine`: shared with others where there is a line.
+        self._waiters: OrderedDict[Task, StreamTable[Any] | None] = OrderedDict()
+        self._line: SlotLine | None = None
+        self._owner: Any = None
         self._on_idle = on_idle
 
     @property
     def waiting(self) -> int:
-        """Calls that wait for a slot."""
-        return len(self._waiters)
+        """Calls that wait for a slot. Those in a line are counted by the first table of the line alone."""
+        if self._line is None:
+            return 0 if self.refusal is not None else len(self._waiters)
+        return len(self._waiters) if self._line.tables[0] is self else 0
 
     def acquire_nowait(self) -> bool:
         """Take a slot if one is free and nobody is before us."""
@@ -76,13 +112,33 @@ class StreamTable(Generic[StreamT]):
             return True
         return False
 
-    async def acquire(self) -> None:
-        """Take a slot, waiting in line for one.
+    async def acquire(self) -> Any:
+        """Take a slot, of this table or of another one in its line; wait in line for one.
+
+        Returns:
+            The owner of the table that it is from, as the line was told; None where there is no line.
+
+        Raises:
+            BaseException: the refusal, once neither the connection nor another one in line takes more streams.
+        """
+        return await self._acquire(None)
+
+    async def acquire_background(self) -> None:
+        """Take a slot of this very table for a stream that the channel keeps for itself: no sign that somebody uses it.
 
         Raises:
             BaseException: the refusal, once the connection takes no more streams.
         """
-        while not self.acquire_nowait():
+        await self._acquire(self)
+        self.background += 1
+        self.opened -= 1
+
+    async def _acquire(self, only: StreamTable[Any] | None) -> Any:
+        while True:
+            for table in (self,) if only is not None or self._line is None else self._line.tables:
+                if table.slots_used < table.limit and table.refusal is None and table._next_waiter() is None:
+                    table._take()
+                    return table._owner
             if self.refusal is not None:
                 raise self.refusal
             task = current_task()
@@ -91,19 +147,12 @@ class StreamTable(Generic[StreamT]):
                 del self._waiters[task]
                 return Abort.SUCCEEDED
 
-            self._waiters[task] = None
-            if await wait_task_rescheduled(abort):
-                return
-
-    async def acquire_background(self) -> None:
-        """`acquire` a slot for a stream that the channel keeps for itself, which is no sign that somebody uses it.
-
-        Raises:
-            BaseException: the refusal, once the connection takes no more streams.
-        """
-        await self.acquire()
-        self.background += 1
-        self.opened -= 1
+            self._waiters[task] = only
+            if self._line is not None:
+                self._line._on_wait()
+            served: StreamTable[Any] | None = await wait_task_rescheduled(abort)
+            if served is not None:
+                return served._owner
 
     def leave(self, stream_id: int) -> None:
         """A stream has ended on both sides (or was orphaned): free its slot."""
@@ -130,20 +179,42 @@ class StreamTable(Generic[StreamT]):
         self._hand_out()
 
     def refuse(self, reason: BaseException) -> None:
-        """Hand out no more slots; each waiter raises ``reason``."""
-        if self.refusal is None:
-            self.refusal = reason
-        while self._waiters:
-            task, _ = self._waiters.popitem(last=False)
-            reschedule(task)
+        """Hand out no more slots. Waiters raise ``reason``, but for those in a line where others take their turn."""
+        if self.refusal is not None:
+            return
+        self.refusal = reason
+        line, self._line = self._line, None
+        if line is not None:
+            line.tables.remove(self)
+        for task, only in tuple(self._waiters.items()):
+            if line is None or not line.tables or only is self:
+                del self._waiters[task]
+                reschedule(task, Value(None))
+
+    def _join(self, line: SlotLine, owner: object) -> None:
+        line.waiters.update(self._waiters)
+        self._waiters = line.waiters
+        self._line = line
+        self._owner = owner
+        self._hand_out()
+
+    def _next_waiter(self) -> Task | None:
+        """Whose turn it is to take a slot of this table."""
+        return next((task for task, only in self._waiters.items() if only is None or only is self), None)
+
+    def _take(self) -> None:
+        self.slots_used += 1
+        self.opened += 1
 
     def _hand_out(self) -> None:
         # The slot is taken here, for the waiter, so that nobody can slip in before it runs.
         while self._waiters and self.slots_used < self.limit and self.refusal is None:
-            task, _ = self._waiters.popitem(last=False)
-            self.slots_used += 1
-            self.opened += 1
-            reschedule(task, Value(True))
+            task = self._next_waiter()
+            if task is None:
+                return
+            del self._waiters[task]
+            self._take()
+            reschedule(task, Value(self))
 
 
 class WatchedStreamTable(StreamTable[StreamT]):
@@ -165,8 +236,7 @@ class WatchedStreamTable(StreamTable[StreamT]):
             self._on_busy()
         return taken
 
-    def _hand_out(self) -> None:
-        was_idle = not self.slots_used
-        super()._hand_out()
-        if was_idle and self.slots_used:
+    def _take(self) -> None:
+        super()._take()
+        if self.slots_used == 1:
             self._on_busy()
