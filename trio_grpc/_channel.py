@@ -22,11 +22,10 @@ from trio_grpc._balancing.dialer import Dialer, once
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.http_proxy import HttpProxy, ProxyOption, choose_proxy
 from trio_grpc._balancing.naming import Name, resolve_name, static_name, unresolved
-from trio_grpc._balancing.pick_first import PickFirst
-from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyContext
+from trio_grpc._balancing.policies import PolicyName, policy_by_name
+from trio_grpc._balancing.policy import PickInfo, PolicyFactory
 from trio_grpc._balancing.resolver import Resolver
-from trio_grpc._balancing.round_robin import RoundRobin
-from trio_grpc._balancing.service_config import ServiceConfig
+from trio_grpc._balancing.service_config import ServiceConfig, to_service_config
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, choose_codec
@@ -48,12 +47,8 @@ _logger = logging.getLogger("trio_grpc")
 
 Target = str | trio.abc.Stream | Callable[[], Awaitable[trio.abc.Stream]]
 #: What ``load_balancing=`` takes: a name, or what makes the policy of a channel.
-LoadBalancing = Literal["pick_first", "round_robin"] | Callable[[PolicyContext], LoadBalancingPolicy]
+LoadBalancing = PolicyName | PolicyFactory
 
-_POLICIES: Mapping[str, Callable[[PolicyContext], LoadBalancingPolicy]] = {
-    "pick_first": PickFirst(),
-    "round_robin": RoundRobin(),
-}
 #: Seconds without calls after which a channel goes IDLE (grpc-go's default), and the least that it may be (C-core's).
 _IDLE_TIMEOUT = 1800.0
 _LEAST_IDLE_TIMEOUT = 1.0
@@ -108,7 +103,8 @@ class Channel:
         metadata: MetadataLike | None,
         codec: Codec,
         http_proxy: ProxyOption,
-        load_balancing: LoadBalancing,
+        load_balancing: LoadBalancing | None,
+        service_config: ServiceConfig | str | bytes | Mapping[str, object] | None,
         resolvers: Mapping[str, Resolver] | None,
         idle_timeout: float | None,
         interceptors: Iterable[ClientInterceptor],
@@ -145,6 +141,7 @@ class Channel:
         #: What calls look at: one attribute for all of it, None where there is none.
         self._service_config: ServiceConfig | None = None
         self._retry_throttle: RetryThrottle | None = None
+        self._use_config(None if service_config is None else to_service_config(service_config))
         self._retries = check_kind("retries", retries, bool)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._balancer = Balancer(
@@ -156,6 +153,8 @@ class Channel:
             request_head=self._own_request_head,
             backoff=Backoff(),
             idle_timeout=_check_idle_timeout(idle_timeout),
+            default_config=self._service_config,
+            on_config=self._use_config,
         )
         #: Calls with a timeout would otherwise start it and end it, where they come one after the other.
         self._timer_task: Timer
@@ -345,6 +344,12 @@ class Channel:
             )
         )
 
+    def _use_config(self, config: ServiceConfig | None) -> None:
+        """From now on this holds for calls."""
+        self._service_config = config
+        throttling = None if config is None else config.retry_throttling
+        self._retry_throttle = RetryThrottle.of(throttling, self._retry_throttle)
+
     # -- connecting
 
     async def _connect(self, endpoint: Endpoint, on_draining: Callable[[], None]) -> Connection:
@@ -398,14 +403,14 @@ def _proxy_of(name: Name, option: ProxyOption) -> HttpProxy | None:
     return choose_proxy(name.address, option, os.environ)
 
 
-def _policy_of(load_balancing: LoadBalancing) -> Callable[[PolicyContext], LoadBalancingPolicy]:
+def _policy_of(load_balancing: LoadBalancing | None) -> PolicyFactory | None:
     if isinstance(load_balancing, str):
-        policy = _POLICIES.get(load_balancing)
-        if policy is None:
-            raise ValueError(f"load_balancing must be {' or '.join(_POLICIES)} or a policy, not {load_balancing!r}")
-        return policy
-    if not callable(load_balancing):
-        raise TypeError(f"load_balancing must be str or a policy, not {type(load_balancing).__name__}")
+        try:
+            return policy_by_name(load_balancing)
+        except ValueError as error:
+            raise ValueError(f"load_balancing: {error}") from error
+    if load_balancing is not None and not callable(load_balancing):
+        raise TypeError(f"load_balancing must be str, a policy or None, not {type(load_balancing).__name__}")
     return load_balancing
 
 
@@ -432,7 +437,8 @@ def open_channel(
     metadata: MetadataLike | None = None,
     codec: Codec | None = None,
     http_proxy: str | Literal[False] | None = None,
-    load_balancing: LoadBalancing = "pick_first",
+    load_balancing: LoadBalancing | None = None,
+    service_config: ServiceConfig | str | bytes | Mapping[str, object] | None = None,
     resolvers: Mapping[str, Resolver] | None = None,
     idle_timeout: float | None = _IDLE_TIMEOUT,
     interceptors: Iterable[ClientInterceptor] = (),
@@ -464,7 +470,9 @@ def open_channel(
             ``http_proxy``, unless ``no_grpc_proxy`` or else ``no_proxy`` names the target. Unix sockets, and streams
             that are not opened by the channel, are never proxied.
         load_balancing: which of the target's addresses calls go to: ``"pick_first"``, ``"round_robin"``, `PickFirst`
-            or `RoundRobin`, or a class of your own made from `LoadBalancingPolicy`.
+            or `RoundRobin`, or a class of your own made from `LoadBalancingPolicy`. None: what the service config says,
+            ``"pick_first"`` where it says nothing.
+        service_config: what holds for calls while the resolver publishes no service config: one, or its JSON.
         resolvers: resolvers by the scheme of the targets that they resolve; they go before the built-in ones.
         idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
             least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
@@ -493,6 +501,7 @@ def open_channel(
         codec=choose_codec(codec),
         http_proxy=http_proxy,
         load_balancing=load_balancing,
+        service_config=service_config,
         resolvers=resolvers,
         idle_timeout=idle_timeout,
         interceptors=interceptors,

@@ -30,7 +30,7 @@ class Bench:
         self.resolution = Resolution(self._on_update, lambda _: None)
         self._nursery = nursery
 
-    def _on_update(self, endpoints: tuple[Endpoint, ...]) -> None:
+    def _on_update(self, endpoints: tuple[Endpoint, ...], _: object) -> None:
         self.published.append([endpoint.address for endpoint in endpoints])
 
     async def _lookup(self, host: str, port: int) -> Sequence[str]:
@@ -133,7 +133,7 @@ class System(trio.abc.HostnameResolver):
 async def test_the_system_is_asked_through_trio(autojump_clock: Clock) -> None:
     trio.socket.set_custom_hostname_resolver(System((socket.AF_INET6, "::1"), (socket.AF_INET, "10.9.8.7")))
     published: list[Endpoint] = []
-    resolution = Resolution(published.extend, lambda _: None)
+    resolution = Resolution(lambda endpoints, _: published.extend(endpoints), lambda _: None)
     with trio.move_on_after(1):
         await DnsResolver()(ResolverTarget("dns", "", "name.example:1"), resolution)
     assert published == [Endpoint("[::1]:1"), Endpoint("10.9.8.7:1")]

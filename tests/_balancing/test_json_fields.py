@@ -201,5 +201,5 @@ def test_text_that_is_no_object(given: str | bytes, problem: str) -> None:
 
 
 def test_what_is_neither_text_nor_a_mapping() -> None:
-    with pytest.raises(TypeError, match="must be a ServiceConfig, JSON text or a mapping, not int"):
+    with pytest.raises(TypeError, match="service_config must be a ServiceConfig, JSON text or a mapping, not int"):
         read_object(1)

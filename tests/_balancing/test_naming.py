@@ -102,7 +102,7 @@ def test_malformed_targets(target: str, why: str) -> None:
 async def test_static_resolvers_publish_and_end() -> None:
     name = static_name(Endpoint("x", connect=trio.sleep_forever))
     published: list[Endpoint] = []
-    await name.resolver(name.target, Resolution(published.extend, lambda _: None))
+    await name.resolver(name.target, Resolution(lambda endpoints, _: published.extend(endpoints), lambda _: None))
     assert [endpoint.address for endpoint in published] == ["x"]
     assert (name.text, name.authority, name.hostname, name.address) == ("x", "localhost", "localhost", None)
 

@@ -22,7 +22,7 @@ class News:
 
     def __init__(self) -> None:
         self.all: list[tuple[float, object]] = []
-        self.resolution = Resolution(self._add, self._add)
+        self.resolution = Resolution(lambda endpoints, _: self._add(endpoints), self._add)
 
     def _add(self, news: object) -> None:
         self.all.append((trio.current_time(), news))

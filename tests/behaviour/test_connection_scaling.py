@@ -16,7 +16,16 @@ import trio_grpc
 from tests.behaviour.scripted import Background
 from tests.echo_service import Waiting
 from tests.support.backends import Backend
-from trio_grpc import Channel, ConnectionLifetime, ConnectivityState, Limits, RpcError, StatusCode
+from trio_grpc import (
+    Channel,
+    ConnectionLifetime,
+    ConnectionScaling,
+    ConnectivityState,
+    Limits,
+    RpcError,
+    ServiceConfig,
+    StatusCode,
+)
 from trio_grpc.testing import ManualResolver, MemoryListener
 
 Clock = trio.testing.MockClock
@@ -28,13 +37,16 @@ def streams(limit: int) -> Limits:
     return Limits(adaptive_window=False, max_concurrent_streams=limit)
 
 
+def config(most: int) -> ServiceConfig:
+    return ServiceConfig(connection_scaling=ConnectionScaling(max_connections_per_subchannel=most))
+
+
 @contextlib.asynccontextmanager
 async def open_scaling(most: int, *backends: Backend, load_balancing: str = "pick_first") -> AsyncIterator[Channel]:
     resolver = ManualResolver(*(backend.endpoint for backend in backends))
     async with trio_grpc.open_channel(
-        "test:///echo", resolvers={"test": resolver}, load_balancing=load_balancing
+        "test:///echo", resolvers={"test": resolver}, load_balancing=load_balancing, service_config=config(most)
     ) as channel:
-        channel._balancer.scale(most)
         await channel.wait_ready()
         await settle()
         yield channel
@@ -212,8 +224,7 @@ async def test_a_server_ends_connections_that_have_become_superfluous(
             connection_lifetime=ConnectionLifetime(max_idle=60),
         )
     )
-    async with trio_grpc.open_channel(listener.connect) as channel:
-        channel._balancer.scale(3)
+    async with trio_grpc.open_channel(listener.connect, service_config=config(3)) as channel:
         await channel.wait_ready()
         calls = Calls(channel, nursery)
         await calls.add(3)

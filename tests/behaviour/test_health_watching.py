@@ -16,7 +16,7 @@ from echo_trio_grpc import EchoStub
 import trio_grpc
 from tests.echo_service import Waiting
 from tests.support.backends import Backend
-from trio_grpc import Channel, ConnectivityState, Limits, RpcError, StatusCode
+from trio_grpc import Channel, ConnectivityState, HealthCheckConfig, Limits, RpcError, ServiceConfig, StatusCode
 from trio_grpc.health import HealthCheckRequest, HealthCheckResponse, HealthServicer, ServingStatus
 from trio_grpc.testing import ManualResolver
 
@@ -86,14 +86,13 @@ async def open_over(
     backends: Sequence[Backend], service: str | None = SERVICE, **options: Any
 ) -> AsyncIterator[tuple[Channel, ManualResolver]]:
     resolver = ManualResolver(*(backend.endpoint for backend in backends))
-    options = {"load_balancing": "round_robin", "idle_timeout": None, **options}
+    options = {"service_config": config(service), "load_balancing": "round_robin", "idle_timeout": None, **options}
     async with trio_grpc.open_channel("test:///echo", resolvers={"test": resolver}, **options) as channel:
-        watch(channel, service)
         yield channel, resolver
 
 
-def watch(channel: Channel, service: str | None) -> None:
-    channel._balancer.set_health_service(service)
+def config(service: str | None) -> ServiceConfig:
+    return ServiceConfig(health_check=None if service is None else HealthCheckConfig(service_name=service))
 
 
 async def call(channel: Channel, times: int = 1) -> None:
@@ -298,24 +297,24 @@ async def test_a_server_that_drains_is_not_kept_by_a_watch(nursery: trio.Nursery
 async def test_another_service_and_none_take_effect_at_once(nursery: trio.Nursery, autojump_clock: Clock) -> None:
     one, two = await start_backends(nursery, 2)
     one.health.set("Greeter", ServingStatus.SERVING)
-    async with open_over([one, two]) as (channel, _):
+    async with open_over([one, two]) as (channel, resolver):
         await channel.wait_ready()
         await settle()
         await call(channel, 10)
         assert (one.calls, two.calls) == (5, 5)
-        watch(channel, "Greeter")
+        resolver.update(one.endpoint, two.endpoint, service_config=config("Greeter"))
         await settle()
         await call(channel, 10)
         assert (one.calls, two.calls) == (15, 5)
         one.health.set("Greeter", ServingStatus.NOT_SERVING)
         await settle()
         assert "service 'Greeter' is NOT_SERVING" in await refused(channel)
-        watch(channel, None)
+        resolver.update(one.endpoint, two.endpoint, service_config=config(None))
         await settle()
         await call(channel, 10)
         assert (one.calls, two.calls) == (20, 10)
         assert (one.health.watching, two.health.watching) == (0, 0)
-        watch(channel, "")
+        resolver.update(one.endpoint, two.endpoint, service_config=config(""))
         await settle()
         await call(channel, 10)
         assert (one.health.watching, two.health.watching) == (1, 1)

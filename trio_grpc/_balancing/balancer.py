@@ -18,9 +18,12 @@ import trio
 from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._balancing.connectivity import ConnectivityState, ConnectivityTracker
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.graceful_switch import GracefulSwitch
 from trio_grpc._balancing.health_watch import HealthWatch
 from trio_grpc._balancing.idleness import watch_idleness
+from trio_grpc._balancing.json_fields import ServiceConfigError
 from trio_grpc._balancing.naming import Name
+from trio_grpc._balancing.pick_first import PickFirst
 from trio_grpc._balancing.policy import (
     CallEnd,
     LoadBalancingPolicy,
@@ -29,9 +32,12 @@ from trio_grpc._balancing.policy import (
     PickInfo,
     PolicyContext,
     PolicyFactory,
+    check_policy,
+    check_published,
 )
 from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.resolving import run_resolver
+from trio_grpc._balancing.service_config import ServiceConfig
 from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
 from trio_grpc._options import check_kind, check_seconds
 from trio_grpc._transport.connection import Connection
@@ -47,13 +53,15 @@ class Balancer:
 
     Args:
         name: the target.
-        make_policy: makes the policy of each session.
+        make_policy: makes the policy of each session; None leaves that to the service config.
         connect: makes connections.
         describe: says what errors about connecting to an endpoint call it.
         services: where everything runs.
         request_head: makes the request head of a call that the channel makes for itself, from its path.
         backoff: the waits between attempts of one subchannel, and between failures of the resolver.
         idle_timeout: seconds without calls after which the channel goes IDLE; inf for never.
+        default_config: what holds while the resolver publishes no service config.
+        on_config: told each service config that holds from then on.
 
     Attributes:
         connection: the connection for all new calls, where the policy has chosen one for all.
@@ -65,7 +73,7 @@ class Balancer:
     def __init__(
         self,
         name: Name,
-        make_policy: PolicyFactory,
+        make_policy: PolicyFactory | None,
         connect: Connect,
         describe: Callable[[Endpoint], str],
         services: ServiceNursery,
@@ -73,6 +81,8 @@ class Balancer:
         request_head: Callable[[str], HeaderTemplate],
         backoff: Backoff,
         idle_timeout: float = inf,
+        default_config: ServiceConfig | None = None,
+        on_config: Callable[[ServiceConfig | None], None] = lambda _: None,
     ) -> None:
         self.connection: Connection | None = None
         self.connectivity = ConnectivityTracker()
@@ -86,8 +96,11 @@ class Balancer:
         self._request_head = request_head
         self._backoff = backoff
         self._idle_timeout = idle_timeout
-        self._health_service: str | None = None
-        self._max_connections = 1
+        self._default_config = default_config
+        self._on_config = on_config
+        self._config = default_config
+        #: The resolver has published, once, something without a fault in its service config.
+        self._configured = False
         self._single: Subchannel | None = None
         self._picker: Picker | None = None
         self._error: Exception | None = None
@@ -164,17 +177,46 @@ class Balancer:
             return self._error_text()
         if state is not ConnectivityState.CONNECTING:
             return ""
-        if self._session is not None and not self._session.resolution.updates:
+        if self._session is not None and not self._session.resolved:
             return f"still resolving {self._name.text}"
         return f"still connecting to {self._name.text}"
 
-    # -- what the service config says
+    # -- the service config
 
-    def set_health_service(self, service: str | None) -> None:
-        """Watch the health of a service on each backend (gRFC A17), where the policy wants it; None: watch nothing."""
-        self._health_service = service
-        if self._session is not None:
-            self._session.watch_health()
+    def _configure(self, config: ServiceConfig | ServiceConfigError | None) -> None:
+        """Use what the resolver has published, or what the user has given for when it publishes none.
+
+        Raises:
+            ServiceConfigError: it is wrong, and there is none before it that could stay (gRFC A21).
+        """
+        if isinstance(config, ServiceConfigError):
+            if not self._configured:
+                raise config
+            _logger.warning("%s: the resolver's new service config is refused: %s", self._name.text, config)
+            return
+        self._configured = True
+        config = self._default_config if config is None else config
+        if config != self._config:
+            self._config = config
+            if self._session is not None:
+                self._session.configure()
+            self._on_config(config)
+
+    @property
+    def _health_service(self) -> str | None:
+        """What backends are asked about (gRFC A17); None: nothing."""
+        health_check = None if self._config is None else self._config.health_check
+        return None if health_check is None else health_check.service_name
+
+    @property
+    def _max_connections(self) -> int:
+        """How many connections to each endpoint there may be (gRFC A105)."""
+        scaling = None if self._config is None else self._config.connection_scaling
+        return 1 if scaling is None else scaling.max_connections_per_subchannel
+
+    def _configured_policy(self) -> PolicyFactory:
+        policy = None if self._config is None else self._config.load_balancing
+        return policy or PickFirst()
 
     # -- states
 
@@ -183,17 +225,11 @@ class Balancer:
         if self._session is None:
             session = _Session(self, self._name, self._services)
             # The user's function: what it raises comes out of here, and leaves everything as it was.
-            session.start(self._make_policy)
+            session.start(self._make_policy or session.make_switch)
             self._session = session
             self.connectivity.set(ConnectivityState.CONNECTING)
         elif self.connectivity.state is ConnectivityState.IDLE:
             self._session.exit_idle()
-
-    def scale(self, max_connections: int) -> None:
-        """Have at most so many connections to each endpoint from now on (gRFC A105)."""
-        self._max_connections = max_connections
-        if self._session is not None:
-            self._session.scale(max_connections)
 
     def shut_down(self) -> None:
         """No more connections, ever. Who waits for one is woken. ``connections`` are left to the caller."""
@@ -250,6 +286,9 @@ class _Session(PolicyContext):
         self._name = name
         self._services = services
         self._policy: LoadBalancingPolicy | None = None
+        self._switch: GracefulSwitch | None = None
+        #: The resolver has published endpoints.
+        self.resolved = False
         self._health = HealthWatch(
             self._tell_state, self._start_soon, self._post, balancer._request_head, balancer._backoff
         )
@@ -259,15 +298,17 @@ class _Session(PolicyContext):
         self._send_news, self._receive_news = trio.open_memory_channel[tuple[Callable[..., None], tuple[Any, ...]]](inf)
 
     def start(self, make_policy: PolicyFactory) -> None:
-        policy = make_policy(self)
-        if not isinstance(cast("object", policy), LoadBalancingPolicy):
-            raise TypeError(f"load_balancing must make a LoadBalancingPolicy, not {type(policy).__name__}")
-        self._policy = policy
+        self._policy = check_policy(make_policy(self))
         self.watch_health()
         self._start_soon(self._tell)
         self._start_soon(run_resolver, self._name.resolver, self._name.target, self.resolution, self._balancer._backoff)
         if self._balancer._idle_timeout < inf:
             self._start_soon(self._balancer._watch_idleness)
+
+    def make_switch(self, context: PolicyContext) -> LoadBalancingPolicy:
+        """Return the policy where the service config says which one it is; none, before there is one."""
+        self._switch = GracefulSwitch(context, self.watch_health)
+        return self._switch
 
     def close(self, *, retire: bool) -> None:
         """End at once; connections end after the calls in flight on them where they are to ``retire``."""
@@ -277,9 +318,11 @@ class _Session(PolicyContext):
         for subchannel in self._subchannels:
             subchannel._shut_down(retire=retire)
 
-    def scale(self, max_connections: int) -> None:
+    def configure(self) -> None:
+        """There is another service config; its policy comes with the endpoints."""
+        self.watch_health()
         for subchannel in self._subchannels:
-            subchannel._scale(max_connections)
+            subchannel._scale(self._balancer._max_connections)
 
     def exit_idle(self) -> None:
         assert self._policy is not None
@@ -322,13 +365,25 @@ class _Session(PolicyContext):
             end = CallEnd(outcome.code, not outcome.received, outcome.fields)
         self._post(on_end, end)
 
-    def _on_update(self, endpoints: tuple[Endpoint, ...]) -> None:
+    def _on_update(self, endpoints: tuple[Endpoint, ...], config: ServiceConfig | ServiceConfigError | None) -> None:
+        try:
+            self._balancer._configure(config)
+        except ServiceConfigError as error:
+            self._on_error(error)
+            self.resolution.request()
+            return
+        self.resolved = True
+        self._post(self._tell_update, endpoints, self._balancer._configured_policy())
+
+    def _tell_update(self, endpoints: tuple[Endpoint, ...], make_policy: PolicyFactory) -> None:
         assert self._policy is not None
-        self._post(self._policy.update_endpoints, endpoints)
+        if self._switch is not None:
+            self._switch.switch_to(make_policy)
+        self._policy.update_endpoints(endpoints)
 
     def _on_error(self, error: Exception) -> None:
         assert self._policy is not None
-        if self.resolution.updates:
+        if self.resolved:
             self._post(self._policy.resolver_failed, error)
             return
         failure = ConnectFailed(f"failed to resolve {self._name.text}: {str(error) or type(error).__name__}")
@@ -379,17 +434,7 @@ class _Session(PolicyContext):
         picker: Picker | Subchannel | None = None,
         error: Exception | None = None,
     ) -> None:
-        check_kind("state", state, ConnectivityState)
-        if picker is not None and not isinstance(picker, Subchannel) and not callable(picker):
-            raise TypeError(f"picker must be callable or a Subchannel, not {type(picker).__name__}")
-        if error is not None:
-            check_kind("error", error, Exception)
-        if state is ConnectivityState.SHUTDOWN:
-            raise ValueError("a policy cannot shut its channel down")
-        if picker is None and state is ConnectivityState.READY:
-            raise ValueError("a policy publishes READY with a picker")
-        if isinstance(picker, Subchannel) and state is not ConnectivityState.READY:
-            raise ValueError("a policy publishes a subchannel as its picker with READY, and only then")
+        check_published(state, picker, error)
         if not self._closed:
             self._balancer._publish(state, picker, error)
 

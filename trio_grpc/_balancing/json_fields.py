@@ -67,7 +67,7 @@ def read_object(config: object) -> Mapping[str, object]:
         return config
     if not isinstance(config, (str, bytes)):
         kind = type(config).__name__
-        raise TypeError(f"a service config must be a ServiceConfig, JSON text or a mapping, not {kind}")
+        raise TypeError(f"service_config must be a ServiceConfig, JSON text or a mapping, not {kind}")
     try:
         parsed = json.loads(config, parse_constant=_refuse_constant, object_pairs_hook=_object)
     except ServiceConfigError:

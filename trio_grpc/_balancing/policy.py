@@ -12,6 +12,7 @@ from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.subchannel import Subchannel
 from trio_grpc._metadata import Metadata, readable_metadata
+from trio_grpc._options import check_kind
 from trio_grpc._status import StatusCode
 
 #: Chooses the subchannel of one attempt of a call. It runs in the caller's task, before the attempt, and must not wait.
@@ -191,6 +192,37 @@ class LoadBalancingPolicy(abc.ABC):
 
     def exit_idle(self) -> None:  # noqa: B027 # not all are ever idle
         """A call waits, or the user wants to connect: leave IDLE where the policy has published that."""
+
+
+def check_policy(policy: object) -> LoadBalancingPolicy:
+    """Return what was made to be a policy.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(policy, LoadBalancingPolicy):
+        raise TypeError(f"load_balancing must make a LoadBalancingPolicy, not {type(policy).__name__}")
+    return policy
+
+
+def check_published(state: object, picker: object, error: object) -> None:
+    """Check what a policy publishes.
+
+    Raises:
+        TypeError: it is of a wrong type.
+        ValueError: a policy may not publish this state, or not with this picker.
+    """
+    check_kind("state", state, ConnectivityState)
+    if picker is not None and not isinstance(picker, Subchannel) and not callable(picker):
+        raise TypeError(f"picker must be callable or a Subchannel, not {type(picker).__name__}")
+    if error is not None:
+        check_kind("error", error, Exception)
+    if state is ConnectivityState.SHUTDOWN:
+        raise ValueError("a policy cannot shut its channel down")
+    if picker is None and state is ConnectivityState.READY:
+        raise ValueError("a policy publishes READY with a picker")
+    if isinstance(picker, Subchannel) and state is not ConnectivityState.READY:
+        raise ValueError("a policy publishes a subchannel as its picker with READY, and only then")
 
 
 #: Makes the policy of a channel; frozen records such as `PickFirst` are such factories.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, cast
 
 import trio
 
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.json_fields import ServiceConfigError
+from trio_grpc._balancing.service_config import ServiceConfig, to_service_config
 from trio_grpc._balancing.target import ResolverTarget
 
 
@@ -15,14 +17,17 @@ class Resolution:
     """Where a resolver puts what it finds, and learns that it may be out of date. Made by the channel.
 
     Args:
-        on_update: takes each list of endpoints.
+        on_update: takes each list of endpoints, with the service config that was published with it, or what is wrong
+            with that.
         on_error: takes each failure.
     """
 
     __slots__ = ("_on_error", "_on_update", "_stale", "updates")
 
     def __init__(
-        self, on_update: Callable[[tuple[Endpoint, ...]], None], on_error: Callable[[Exception], None]
+        self,
+        on_update: Callable[[tuple[Endpoint, ...], ServiceConfig | ServiceConfigError | None], None],
+        on_error: Callable[[Exception], None],
     ) -> None:
         self._on_update = on_update
         self._on_error = on_error
@@ -30,18 +35,37 @@ class Resolution:
         #: How many lists were published; for the channel.
         self.updates: int = 0
 
-    def update(self, endpoints: Iterable[Endpoint]) -> None:
+    def update(
+        self,
+        endpoints: Iterable[Endpoint],
+        service_config: ServiceConfig | str | bytes | Mapping[str, object] | ServiceConfigError | None = None,
+    ) -> None:
         """Publish all endpoints that there are now, in the place of those published before.
 
+        Args:
+            endpoints: the endpoints.
+            service_config: what the owner of the service asks of its clients: a config, or its JSON, or the error that
+                the resolver has found in it. It goes before the one that the channel was opened with; None leaves that
+                one in force. A wrong one is not used: the one before stays, and where there is none, it is as if
+                resolving had failed (gRFC A21).
+
         Raises:
-            TypeError: one of them is no `Endpoint`.
+            TypeError: one of the endpoints is no `Endpoint`, or the service config is none of these.
         """
         published = tuple(endpoints)
         for endpoint in published:
             if not isinstance(endpoint, Endpoint):
                 raise TypeError(f"resolvers publish Endpoint objects, not {type(endpoint).__name__}")
+        config: ServiceConfig | ServiceConfigError | None
+        try:
+            if service_config is None or isinstance(service_config, ServiceConfigError):
+                config = service_config
+            else:
+                config = to_service_config(service_config)
+        except ServiceConfigError as error:
+            config = error
         self.updates += 1
-        self._on_update(published)
+        self._on_update(published, config)
 
     def fail(self, error: Exception) -> None:
         """Publish that resolving failed. A channel that knows endpoints keeps them; one that does not fails its calls.

@@ -378,6 +378,16 @@ class ServiceConfig:
         return _NO_METHOD_CONFIG
 
 
+def to_service_config(config: ServiceConfig | str | bytes | Mapping[str, object]) -> ServiceConfig:
+    """Return the service config that a user means.
+
+    Raises:
+        ServiceConfigError: it is JSON, and wrong.
+        TypeError: it is something else.
+    """
+    return config if isinstance(config, ServiceConfig) else ServiceConfig.from_json(config)
+
+
 # -- from JSON
 
 RecordT = TypeVar("RecordT")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.resolver import Resolution
+from trio_grpc._balancing.service_config import ServiceConfig
 from trio_grpc._balancing.target import ResolverTarget
+
+_Config = ServiceConfig | str | bytes | Mapping[str, object]
 
 
 class ManualResolver:
@@ -19,27 +24,32 @@ class ManualResolver:
 
     Args:
         endpoints: what it publishes first; without any, channels wait for `update` or `fail`.
+        service_config: the service config that it publishes with them: one, or its JSON.
 
     Attributes:
         targets: what channels have asked for, in order: one for each time that a channel has left IDLE.
         requests: how often a channel has asked to resolve again.
     """
 
-    def __init__(self, *endpoints: Endpoint | str) -> None:
+    def __init__(self, *endpoints: Endpoint | str, service_config: _Config | None = None) -> None:
         self.targets: list[ResolverTarget] = []
         self.requests: int = 0
         self._resolutions: set[Resolution] = set()
-        self._published: tuple[Endpoint, ...] | Exception | None = None
+        self._published: tuple[tuple[Endpoint, ...], _Config | None] | Exception | None = None
         if endpoints:
-            self.update(*endpoints)
+            self.update(*endpoints, service_config=service_config)
 
-    def update(self, *endpoints: Endpoint | str) -> None:
+    def update(self, *endpoints: Endpoint | str, service_config: _Config | None = None) -> None:
         """Publish these endpoints in the place of those before; a channel that comes later gets them too.
+
+        Args:
+            endpoints: the endpoints.
+            service_config: published with them; a wrong one as well, which channels then refuse.
 
         Raises:
             ValueError: an address is malformed.
         """
-        self._publish(tuple(Endpoint(one) if isinstance(one, str) else one for one in endpoints))
+        self._publish((tuple(Endpoint(one) if isinstance(one, str) else one for one in endpoints), service_config))
 
     def fail(self, error: Exception) -> None:
         """Publish that resolving failed; a channel that comes later fails too.
@@ -49,7 +59,7 @@ class ManualResolver:
         """
         self._publish(error)
 
-    def _publish(self, published: tuple[Endpoint, ...] | Exception) -> None:
+    def _publish(self, published: tuple[tuple[Endpoint, ...], _Config | None] | Exception) -> None:
         self._published = published
         for resolution in self._resolutions:
             _tell(resolution, published)
@@ -67,8 +77,9 @@ class ManualResolver:
             self._resolutions.discard(resolution)
 
 
-def _tell(resolution: Resolution, published: tuple[Endpoint, ...] | Exception) -> None:
+def _tell(resolution: Resolution, published: tuple[tuple[Endpoint, ...], _Config | None] | Exception) -> None:
     if isinstance(published, Exception):
         resolution.fail(published)
     else:
-        resolution.update(published)
+        endpoints, service_config = published
+        resolution.update(endpoints, service_config)

@@ -1,0 +1,380 @@
+"""Service configs of channels: whose holds, what becomes of wrong ones, and how the policy is changed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from echo_pb2 import EchoRequest
+from echo_trio_grpc import EchoStub
+
+import trio_grpc
+from tests.support.backends import Backend
+from trio_grpc import (
+    Channel,
+    ConnectivityState,
+    MethodConfig,
+    PickFirst,
+    PolicyContext,
+    ResolverTarget,
+    RetryThrottling,
+    RoundRobin,
+    RpcError,
+    ServiceConfig,
+    ServiceConfigError,
+    StatusCode,
+)
+from trio_grpc.testing import ManualResolver
+
+Clock = trio.testing.MockClock
+
+settle = trio.testing.wait_all_tasks_blocked
+
+ROUND_ROBIN = '{"loadBalancingConfig": [{"round_robin": {}}]}'
+PICK_FIRST = '{"loadBalancingConfig": [{"pick_first": {}}]}'
+WRONG = '{"methodConfig": [{"name": [{}], "timeout": "1h"}]}'
+
+
+async def start_backends(nursery: trio.Nursery, count: int) -> list[Backend]:
+    backends = [Backend(nursery, f"backend {number}") for number in range(count)]
+    for backend in backends:
+        await backend.start()
+    return backends
+
+
+@contextlib.asynccontextmanager
+async def open_over(
+    backends: Sequence[Backend], published: Any = None, **options: Any
+) -> AsyncIterator[tuple[Channel, ManualResolver]]:
+    """A channel over these, with a service config from the resolver."""
+    resolver = ManualResolver(*(backend.endpoint for backend in backends), service_config=published)
+    async with trio_grpc.open_channel("test:///echo", resolvers={"test": resolver}, **options) as channel:
+        yield channel, resolver
+
+
+async def call(channel: Channel, times: int = 1) -> None:
+    for number in range(times):
+        assert (await EchoStub(channel).Unary(EchoRequest(count=number))).count == number
+
+
+async def spread(channel: Channel, backends: Sequence[Backend]) -> list[int]:
+    """How many of six calls go to each backend, once everything has settled."""
+    channel.connect()
+    await settle()
+    before = [backend.calls for backend in backends]
+    await call(channel, 6)
+    return [backend.calls - count for backend, count in zip(backends, before, strict=True)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Whose config holds
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ROUND_ROBIN,
+        ROUND_ROBIN.encode(),
+        {"loadBalancingPolicy": "ROUND_ROBIN"},
+        ServiceConfig(load_balancing=RoundRobin()),
+    ],
+)
+async def test_a_config_in_any_form_says_where_calls_go(
+    config: Any, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = await start_backends(nursery, 3)
+    async with open_over(backends) as (channel, _):
+        assert await spread(channel, backends) == [6, 0, 0]
+    async with open_over(backends, config) as (channel, _):
+        assert await spread(channel, backends) == [2, 2, 2]
+    resolver = ManualResolver(*(backend.endpoint for backend in backends))
+    async with trio_grpc.open_channel("x:///y", resolvers={"x": resolver}, service_config=config) as channel:
+        assert await spread(channel, backends) == [2, 2, 2]
+
+
+async def test_the_channels_own_policy_goes_before_all_configs(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 2)
+    async with open_over(backends, ROUND_ROBIN, load_balancing="pick_first") as (channel, resolver):
+        assert await spread(channel, backends) == [6, 0]
+        resolver.update(*(backend.endpoint for backend in backends), service_config=ROUND_ROBIN)
+        assert await spread(channel, backends) == [6, 0]
+
+
+async def test_the_resolvers_config_goes_before_the_channels(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 2)
+    endpoints = [backend.endpoint for backend in backends]
+    resolver = ManualResolver()
+    own = ServiceConfig(methods=[MethodConfig(timeout=1)])
+    published = ServiceConfig(load_balancing=RoundRobin())
+    async with trio_grpc.open_channel("x:///y", resolvers={"x": resolver}, service_config=own) as channel:
+        assert channel._service_config is own
+        channel.connect()
+        await settle()
+        resolver.update(*endpoints, service_config=published)
+        assert await spread(channel, backends) == [3, 3]
+        assert channel._service_config is published
+        # One that is equal makes no difference, nor does what else is published.
+        connected = [backend.dials for backend in backends]
+        resolver.update(*endpoints, service_config=ROUND_ROBIN)
+        assert await spread(channel, backends) == [3, 3]
+        assert channel._service_config is published
+        resolver.fail(OSError("no names now"))
+        assert await spread(channel, backends) == [3, 3]
+        assert [backend.dials for backend in backends] == connected
+        # None leaves the channel's.
+        resolver.update(*endpoints)
+        assert await spread(channel, backends) == [6, 0]
+        assert channel._service_config is own
+
+
+async def test_a_config_outlives_the_time_without_calls(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 2)
+    async with open_over(backends, ROUND_ROBIN, idle_timeout=60) as (channel, resolver):
+        assert await spread(channel, backends) == [3, 3]
+        await trio.sleep(200)
+        assert channel.state is ConnectivityState.IDLE
+        assert channel._service_config == ServiceConfig(load_balancing=RoundRobin())
+        resolver.update(*(backend.endpoint for backend in backends), service_config=WRONG)
+        # There was a good one before it, if not in this session.
+        assert await spread(channel, backends) == [3, 3]
+
+
+async def test_the_throttle_keeps_its_tokens_while_its_values_stay(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    (backend,) = await start_backends(nursery, 1)
+    throttling = RetryThrottling(max_tokens=10, token_ratio=0.1)
+    own = ServiceConfig(retry_throttling=throttling)
+    async with open_over([backend], service_config=own) as (channel, resolver):
+        throttle = channel._retry_throttle
+        assert throttle is not None
+        await call(channel)
+        throttle.failed()
+        left = throttle.tokens
+        assert left < 10
+        published = ServiceConfig(retry_throttling=throttling, load_balancing=RoundRobin())
+        resolver.update(backend.endpoint, service_config=published)
+        assert channel._service_config is published
+        assert channel._retry_throttle is throttle
+        resolver.update(backend.endpoint, service_config={"retryThrottling": {"maxTokens": 10, "tokenRatio": 0.2}})
+        assert channel._retry_throttle is not throttle
+        assert channel._retry_throttle is not None
+        assert channel._retry_throttle.tokens == 10
+        resolver.update(backend.endpoint, service_config={})
+        assert channel._retry_throttle is None
+
+
+async def test_a_channel_without_config_has_none(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 1)
+    async with trio_grpc.open_channel(backends[0].dial) as channel:
+        await call(channel)
+        assert channel._service_config is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Wrong ones
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "text"),
+    [
+        (WRONG, ServiceConfigError, 'methodConfig[0].timeout: must be a duration like "1.5s", got "1h"'),
+        ("{", ServiceConfigError, "service config: is not JSON: "),
+        (1, TypeError, "service_config must be a ServiceConfig, JSON text or a mapping, not int"),
+        (PickFirst(), TypeError, "service_config must be a ServiceConfig, JSON text or a mapping, not PickFirst"),
+    ],
+)
+def test_a_wrong_option_fails_at_once(option: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        trio_grpc.open_channel("localhost:1", service_config=option)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("own", [None, ROUND_ROBIN])
+async def test_a_wrong_first_config_is_as_if_resolving_had_failed(
+    own: Any, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = await start_backends(nursery, 2)
+    endpoints = [backend.endpoint for backend in backends]
+    async with open_over(backends, WRONG, service_config=own) as (channel, resolver):
+        with pytest.raises(RpcError) as caught:
+            await call(channel)
+        assert caught.value.code is StatusCode.UNAVAILABLE
+        assert caught.value.message == (
+            "failed to resolve test:///echo: service config: methodConfig[0].timeout: must be a duration like "
+            '"1.5s", got "1h"'
+        )
+        assert isinstance(caught.value.__cause__, ServiceConfigError)
+        assert channel.state is ConnectivityState.TRANSIENT_FAILURE
+        await settle()
+        # It may be better when it is resolved again.
+        assert resolver.requests == 1
+        assert [backend.dials for backend in backends] == [0, 0]
+        resolver.update(*endpoints, service_config=ROUND_ROBIN)
+        assert await spread(channel, backends) == [3, 3]
+
+
+async def test_a_resolver_may_find_the_fault_itself(autojump_clock: Clock) -> None:
+    async def resolver(target: ResolverTarget, resolution: trio_grpc.Resolution, /) -> None:
+        await trio.lowlevel.checkpoint()
+        resolution.update([], service_config=ServiceConfigError("grpc_config[0]", "must be an object"))
+
+    async with trio_grpc.open_channel("x:///y", resolvers={"x": resolver}) as channel:
+        with pytest.raises(RpcError, match=r"x:///y: service config: grpc_config\[0\]: must be an object"):
+            await call(channel)
+
+
+async def test_a_call_may_wait_through_a_wrong_config(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    (backend,) = await start_backends(nursery, 1)
+    async with open_over([backend], WRONG) as (channel, resolver), trio.open_nursery() as calls:
+
+        async def wait() -> None:
+            await EchoStub(channel).Unary(EchoRequest(), wait_for_ready=True)
+
+        calls.start_soon(wait)
+        await settle()
+        assert backend.calls == 0
+        resolver.update(backend.endpoint)
+    assert backend.calls == 1
+
+
+async def test_with_a_wrong_config_the_one_before_stays_and_the_endpoints_change(
+    nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    backends = await start_backends(nursery, 3)
+    async with open_over(backends[:2], ROUND_ROBIN) as (channel, resolver):
+        assert await spread(channel, backends) == [3, 3, 0]
+        config = channel._service_config
+        with caplog.at_level(logging.WARNING, "trio_grpc"):
+            resolver.update(*(backend.endpoint for backend in backends[1:]), service_config=WRONG)
+            assert await spread(channel, backends) == [0, 3, 3]
+        assert channel._service_config is config
+        (record,) = caplog.records
+        assert record.getMessage() == (
+            "test:///echo: the resolver's new service config is refused: service config: methodConfig[0].timeout: "
+            'must be a duration like "1.5s", got "1h"'
+        )
+
+
+async def test_also_no_config_is_one_that_may_stay(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 2)
+    async with open_over(backends) as (channel, resolver):
+        assert await spread(channel, backends) == [6, 0]
+        resolver.update(backends[1].endpoint, service_config=WRONG)
+        assert await spread(channel, backends) == [0, 6]
+
+
+async def test_a_resolver_is_told_of_what_is_no_config(autojump_clock: Clock) -> None:
+    async def resolver(target: ResolverTarget, resolution: trio_grpc.Resolution, /) -> None:
+        await trio.lowlevel.checkpoint()
+        resolution.update([], service_config=1)  # type: ignore[arg-type]
+
+    async with trio_grpc.open_channel("x:///y", resolvers={"x": resolver}) as channel:
+        with pytest.raises(RpcError, match="failed to resolve x:///y: service_config must be a ServiceConfig, JSON"):
+            await call(channel)
+
+
+async def test_a_policy_that_cannot_be_made_fails_calls(
+    nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make(context: PolicyContext) -> trio_grpc.LoadBalancingPolicy:
+        raise ZeroDivisionError("a mistake in the application")
+
+    backends = await start_backends(nursery, 1)
+    async with open_over(backends, ServiceConfig(load_balancing=make)) as (channel, _):
+        with pytest.raises(RpcError, match="a mistake in the application") as caught:
+            await call(channel)
+        assert caught.value.code is StatusCode.UNAVAILABLE
+    assert "the load balancing policy of the channel to test:///echo failed" in caplog.text
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Another policy while calls go on
+
+
+async def test_no_call_notices_that_the_policy_changes(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 3)
+    endpoints = [backend.endpoint for backend in backends]
+    calls = 0
+    async with open_over(backends, PICK_FIRST) as (channel, resolver), trio.open_nursery() as callers:
+
+        async def keep_calling() -> None:
+            nonlocal calls
+            while True:
+                await call(channel)
+                calls += 1
+                await trio.sleep(0.01)
+
+        for _ in range(4):
+            callers.start_soon(keep_calling)
+        for round_ in range(10):
+            await trio.sleep(1)
+            resolver.update(*endpoints, service_config=PICK_FIRST if round_ % 2 else ROUND_ROBIN)
+        await trio.sleep(1)
+        callers.cancel_scope.cancel()
+    assert calls == pytest.approx(4 * 1100, rel=0.01)
+    assert sum(backend.calls for backend in backends) in range(calls, calls + 5)
+
+
+async def test_calls_in_flight_go_on_where_they_are(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    (backend,) = await start_backends(nursery, 1)
+    async with open_over([backend], PICK_FIRST) as (channel, resolver):
+        async with EchoStub(channel).Bidi() as chat:
+            await chat.send(EchoRequest(count=1))
+            assert (await chat.receive()).count == 1
+            resolver.update(backend.endpoint, service_config=ROUND_ROBIN)
+            await trio.sleep(1)
+            assert backend.dials == 2
+            assert channel.statistics().connections == 2
+            await chat.send(EchoRequest(count=2))
+            assert (await chat.receive()).count == 2
+            await chat.done_sending()
+        await trio.sleep(1)
+        assert channel.statistics().connections == 1
+
+
+async def test_the_old_policy_serves_while_the_new_one_connects(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    (backend,) = await start_backends(nursery, 1)
+
+    async def never() -> trio.abc.Stream:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    silent = trio_grpc.Endpoint("silent", connect=never)
+    async with open_over([backend], PICK_FIRST) as (channel, resolver):
+        await call(channel)
+        resolver.update(silent, service_config=ROUND_ROBIN)
+        for _ in range(19):
+            await trio.sleep(1)
+            await call(channel)
+        assert channel.state is ConnectivityState.READY
+        # Its attempt is over after 20 seconds.
+        await trio.sleep(2)
+        with pytest.raises(RpcError, match="failed to connect to silent"):
+            await call(channel)
+        assert channel.statistics().connections == 0
+
+
+async def test_a_policy_that_is_not_ready_is_replaced_at_once(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = [Backend(nursery, "down"), *await start_backends(nursery, 2)]
+    async with open_over(backends[:1], PICK_FIRST) as (channel, resolver):
+        with pytest.raises(RpcError, match="failed to connect to down"):
+            await call(channel)
+        resolver.update(*(backend.endpoint for backend in backends), service_config=ROUND_ROBIN)
+        await settle()
+        assert await spread(channel, backends) == [0, 3, 3]
+
+
+async def test_an_option_of_the_policy_changes(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends = await start_backends(nursery, 2)
+    shuffled = {"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": True}}]}
+    async with open_over(backends, PICK_FIRST) as (channel, resolver):
+        await call(channel)
+        resolver.update(backends[1].endpoint, service_config=shuffled)
+        assert await spread(channel, backends) == [0, 6]
+        assert channel.statistics().connections == 1
