@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any, cast
 
 import pytest
 import trio
 
-from tests.support.policies import FakeContext, FakeSubchannel, State
-from trio_grpc import Endpoint, StatusCode, Subchannel
+from tests.support.policies import FakeContext, State
+from trio_grpc import Endpoint, StatusCode
 from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._balancing.health_watch import HealthWatch
 from trio_grpc._transport.header_codec import HeaderTemplate
@@ -73,15 +74,23 @@ class Bench:
         self.calls.append(KeptCall(call))
         return cast(trio.CancelScope, self.calls[-1])
 
-    def new(self, endpoint: Endpoint = ONE) -> FakeSubchannel:
-        subchannel = cast(FakeSubchannel, self.context.new_subchannel(endpoint))
+    def add(self, endpoint: Endpoint) -> Any:
+        subchannel: Any = self.context.new_subchannel(endpoint)
+        subchannel._oldest = None
+        # What the real one does with it is tried in its own tests.
+        subchannel._hold = partial(setattr, subchannel, "held")
+        self.watch.add(subchannel)
+        return subchannel
+
+    def new(self, endpoint: Endpoint = ONE) -> Any:
+        subchannel = self.add(endpoint)
         self.become(subchannel, State.CONNECTING)
         self.become(subchannel, State.READY)
         return subchannel
 
     def become(self, subchannel: Any, state: State) -> None:
         subchannel.become(state)
-        subchannel._connection = object() if state is State.READY else None
+        subchannel._oldest = object() if state is State.READY else None
         self.watch.subchannel_changed(subchannel, state)
 
     @property
@@ -103,7 +112,7 @@ def test_a_backend_is_ready_when_it_says_that_it_serves() -> None:
     subchannel = bench.new()
     (call,) = bench.calls
     assert call.service == "Greeter"
-    assert call.connection is cast(Any, subchannel)._connection
+    assert call.connection is subchannel._oldest
     assert dict(call.head.fields)[b":path"] == b"/grpc.health.v1.Health/Watch"
     call.start()
     assert bench.states == [State.CONNECTING]
@@ -218,7 +227,7 @@ def test_the_watch_ends_with_the_connection() -> None:
 def test_the_watch_ends_with_the_subchannel() -> None:
     bench = Bench()
     subchannel = bench.new()
-    bench.watch.forget(cast(Subchannel, subchannel))
+    bench.watch.forget(subchannel)
     assert bench.calls[0].over
     bench.calls[0].answer(ServingStatus.SERVING)
     bench.watch.set_service("Other")
@@ -227,8 +236,7 @@ def test_the_watch_ends_with_the_subchannel() -> None:
 
 def test_a_connection_that_has_gone_meanwhile_is_not_asked() -> None:
     bench = Bench()
-    subchannel = cast(Any, bench.context.new_subchannel(ONE))
-    subchannel._connection = None
+    subchannel = bench.add(ONE)
     bench.watch.subchannel_changed(subchannel, State.READY)
     assert (bench.calls, bench.told) == ([], [])
     bench.watch.subchannel_changed(subchannel, State.IDLE)
@@ -273,6 +281,62 @@ def test_a_policy_may_let_go_of_subchannels_while_it_is_told() -> None:
     bench = Bench()
     bench.new(ONE)
     two = bench.new(TWO)
-    bench.watch._tell = lambda subchannel, state: bench.watch.forget(cast(Subchannel, two))
+    bench.watch._tell = lambda subchannel, state: bench.watch.forget(two)
     bench.watch.set_service("Other")
     assert [call.over for call in bench.calls] == [True, True, False]
+
+
+def test_no_call_may_use_a_connection_before_its_backend_has_said_yes() -> None:
+    bench = Bench()
+    subchannel = bench.add(ONE)
+    assert subchannel.held
+    bench.become(subchannel, State.CONNECTING)
+    bench.become(subchannel, State.READY)
+    assert subchannel.held
+    (call,) = bench.calls
+    call.answer(ServingStatus.SERVING)
+    assert not subchannel.held
+    call.answer(ServingStatus.NOT_SERVING)
+    assert subchannel.held
+    call.answer(ServingStatus.SERVING)
+    bench.become(subchannel, State.IDLE)
+    # The next connection may be there before the policy hears of it.
+    assert subchannel.held
+    bench.watch.set_service(None)
+    assert not subchannel.held
+    bench.become(subchannel, State.READY)
+    assert not subchannel.held
+
+
+def test_the_watch_moves_to_another_connection_of_the_same_backend() -> None:
+    bench = Bench()
+    subchannel = bench.new()
+    bench.calls[0].answer(ServingStatus.SERVING)
+    bench.watch.move(subchannel)
+    assert len(bench.calls) == 1
+    subchannel._oldest = object()
+    bench.watch.move(subchannel)
+    assert [call.over for call in bench.calls] == [True, False]
+    assert bench.calls[1].connection is subchannel._oldest
+    bench.calls[1].start()
+    # It is the same backend, and nothing has changed so far.
+    assert bench.states == [State.CONNECTING, State.READY]
+    assert not subchannel.held
+    bench.calls[1].answer(ServingStatus.SERVING)
+    assert len(bench.told) == 2
+    bench.calls[1].answer(ServingStatus.NOT_SERVING)
+    assert bench.states[2:] == [State.TRANSIENT_FAILURE]
+
+
+def test_the_watch_does_not_move_without_a_connection_or_a_service() -> None:
+    bench = Bench()
+    subchannel = bench.new()
+    subchannel._oldest = None
+    bench.watch.move(subchannel)
+    assert [call.over for call in bench.calls] == [False]
+    bench.watch.set_service(None)
+    subchannel._oldest = object()
+    bench.watch.move(subchannel)
+    bench.watch.forget(subchannel)
+    bench.watch.move(subchannel)
+    assert len(bench.calls) == 1

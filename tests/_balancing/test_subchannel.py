@@ -604,3 +604,23 @@ def test_one_error_tells_of_several(autojump_clock: Clock) -> None:
     assert str(both) == "one; two"
     assert cast(Exception, both).__cause__ is one.error.__cause__
     assert str(all_failed([failed(str(number)) for number in range(10)])) == "0; 1; 2; 3; and 6 more"
+
+
+async def test_while_it_is_held_no_call_gets_its_connection(autojump_clock: Clock) -> None:
+    async with open_bench() as bench:
+        bench.subchannel._hold(True)
+        first = await bench.connect()
+        assert bench.subchannel._connection is None
+        assert bench.subchannel._oldest is cast(Any, first)
+        bench.subchannel._hold(False)
+        assert bench.subchannel._connection is cast(Any, first)
+        bench.subchannel._hold(True)
+        assert bench.subchannel._connection is None
+        # It is lost and found all the same.
+        first.drain()
+        assert bench.state is State.IDLE
+        assert bench.subchannel._oldest is None
+        second = await bench.connect()
+        assert bench.subchannel._connection is None
+        bench.subchannel._hold(False)
+        assert bench.subchannel._connection is cast(Any, second)

@@ -390,6 +390,10 @@ class _Session(PolicyContext):
         failure.__cause__ = error
         self._post(self.publish, ConnectivityState.TRANSIENT_FAILURE, None, failure)
 
+    def _on_move(self, subchannel: Subchannel) -> None:
+        self._balancer._subchannel_moved(subchannel)
+        self._post(self._health.move, subchannel)
+
     def _on_change(self, subchannel: Subchannel, state: ConnectivityState) -> None:
         self._post(self._tell_change, subchannel, state)
 
@@ -415,12 +419,13 @@ class _Session(PolicyContext):
             self._services,
             self._balancer._backoff,
             on_change=self._on_change,
-            on_move=self._balancer._subchannel_moved,
+            on_move=self._on_move,
             label=self._balancer._describe(endpoint),
             connections=self._balancer.connections,
         )
         subchannel._scale(self._balancer._max_connections)
         self._subchannels.add(subchannel)
+        self._health.add(subchannel)
         return subchannel
 
     def shut_down(self, subchannel: Subchannel) -> None:

@@ -19,6 +19,7 @@ from trio_grpc._balancing.subchannel import ConnectFailed, Subchannel
 from trio_grpc._balancing.subchannel_call import keep_calling
 from trio_grpc._balancing.wire_fields import VARINT, text_field, wire_fields
 from trio_grpc._status import StatusCode
+from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.stream import Outcome
 
@@ -59,58 +60,88 @@ class HealthWatch:
         self._request_head = request_head
         self._backoff = backoff
         self._service: str | None = None
-        #: The subchannels that are connected, with their watches while there is a service to ask for.
-        self._connected: dict[Subchannel, _Watch | None] = {}
+        #: All subchannels; those that are connected while there is a service to ask for, with their watches.
+        self._watches: dict[Subchannel, _Watch | None] = {}
+        self._connected: set[Subchannel] = set()
         #: Addresses whose servers cannot be asked: told once, and not again for each connection.
         self._silent: set[str] = set()
+
+    def add(self, subchannel: Subchannel) -> None:
+        """There is a new subchannel."""
+        self._watches[subchannel] = None
+        subchannel._hold(self._service is not None)
+
+    def forget(self, subchannel: Subchannel) -> None:
+        """A subchannel is not the policy's any more."""
+        self._stop(subchannel)
+        self._connected.discard(subchannel)
+        del self._watches[subchannel]
 
     def set_service(self, service: str | None) -> None:
         """Ask for the health of another service from now on; of the server as a whole with "", of nothing with None."""
         if service == self._service:
             return
         self._service = service
-        for subchannel in list(self._connected):
+        for subchannel in list(self._watches):
             # What the policy is told may make it let go of others.
-            if subchannel in self._connected:
-                self.forget(subchannel)
-                self._connected[subchannel] = None
-                if service is not None:
-                    self._watch(subchannel, service)
-                    self._tell(subchannel, _CONNECTING)
-                else:
-                    subchannel.error = None
-                    self._tell(subchannel, _READY)
+            if subchannel in self._watches:
+                self._stop(subchannel)
+                if subchannel in self._connected:
+                    self._begin(subchannel, _CONNECTING)
 
     def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
-        """A subchannel has come to a state, by its connection alone."""
-        self.forget(subchannel)
+        """A subchannel has come to a state, by its connections alone."""
+        self._stop(subchannel)
         if state is _READY:
-            self._connected[subchannel] = None
-            if self._service is not None:
-                # The policy was told that it is CONNECTING, and that it still is.
-                self._watch(subchannel, self._service)
-                return
-        self._tell(subchannel, state)
+            self._connected.add(subchannel)
+            self._begin(subchannel, None)
+        else:
+            self._connected.discard(subchannel)
+            self._tell(subchannel, state)
 
-    def forget(self, subchannel: Subchannel) -> None:
-        """A subchannel has lost its connection, or is not the policy's any more."""
-        watch = self._connected.pop(subchannel, None)
+    def move(self, subchannel: Subchannel) -> None:
+        """The oldest connection of a subchannel is another one now."""
+        watch = self._watches.get(subchannel)
+        if watch is not None and subchannel._oldest not in (None, watch.connection):
+            # The backend is the same one, and what it has said holds until it says something else.
+            watch.scope.cancel()
+            self._watch(subchannel, watch.told)
+
+    def _stop(self, subchannel: Subchannel) -> None:
+        watch = self._watches[subchannel]
         if watch is not None:
             watch.scope.cancel()
+            self._watches[subchannel] = None
+        # Whatever connection comes next: no call may be quicker than what the backend has to say.
+        subchannel._hold(self._service is not None)
 
-    def _watch(self, subchannel: Subchannel, service: str) -> None:
-        connection = subchannel._connection
-        if connection is None:
+    def _begin(self, subchannel: Subchannel, told: ConnectivityState | None) -> None:
+        """There is a connection that nobody has been asked about.
+
+        Args:
+            subchannel: has it.
+            told: what to tell the policy while there is no answer; None where it knows that already.
+        """
+        if self._service is None:
+            subchannel.error = None
+            self._tell(subchannel, _READY)
+            return
+        self._watch(subchannel, _CONNECTING)
+        if told is not None:
+            self._tell(subchannel, told)
+
+    def _watch(self, subchannel: Subchannel, told: ConnectivityState) -> None:
+        connection, service = subchannel._oldest, self._service
+        if connection is None or service is None:
             # It has moved on since; that news is under way.
             return
-        watch = _Watch(subchannel, service, partial(self._post, self._report))
-        self._connected[subchannel] = watch
-        head = self._request_head(_PATH)
+        watch = _Watch(subchannel, connection, service, told, partial(self._post, self._report))
+        self._watches[subchannel] = watch
         watch.scope = self._start(
             partial(
                 keep_calling,
                 connection,
-                head,
+                self._request_head(_PATH),
                 text_field(1, service),
                 backoff=self._backoff,
                 on_start=watch.on_start,
@@ -121,7 +152,7 @@ class HealthWatch:
 
     def _report(self, watch: _Watch, state: ConnectivityState, problem: str = "") -> None:
         subchannel = watch.subchannel
-        if self._connected.get(subchannel) is not watch:
+        if self._watches.get(subchannel) is not watch:
             return
         address = subchannel.endpoint.address
         if watch.unimplemented and address not in self._silent:
@@ -134,6 +165,7 @@ class HealthWatch:
         elif state is _READY:
             subchannel.error = None
         watch.told = state
+        subchannel._hold(state is not _READY)
         self._tell(subchannel, state)
 
 
@@ -142,23 +174,34 @@ class _Watch:
 
     Attributes:
         subchannel: leads to it.
+        connection: carries them.
         scope: cancels them.
         told: the state that the policy knows.
         unimplemented: the server does not have the method.
     """
 
-    def __init__(self, subchannel: Subchannel, service: str, report: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        subchannel: Subchannel,
+        connection: Connection,
+        service: str,
+        told: ConnectivityState,
+        report: Callable[..., None],
+    ) -> None:
         self.subchannel = subchannel
+        self.connection = connection
         self.scope = trio.CancelScope()
-        self.told = _CONNECTING
+        self.told = told
         self.unimplemented = False
+        self._ended = False
         self._name = f"service {service!r}" if service else "the server"
         self._report = report
 
     # These are called in the task of the calls, which must not run what is the user's.
 
     def on_start(self) -> None:
-        self._report(self, _CONNECTING)
+        if self._ended:
+            self._report(self, _CONNECTING)
 
     def on_message(self, message: bytes | bytearray) -> None:
         try:
@@ -172,6 +215,7 @@ class _Watch:
             self._fail(f"{self._name} is {_STATUSES.get(status, status)}, says its health service")
 
     def on_end(self, outcome: Outcome) -> None:
+        self._ended = True
         if outcome.code is StatusCode.UNIMPLEMENTED:
             self.unimplemented = True
             self._report(self, _READY)

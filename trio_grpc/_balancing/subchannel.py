@@ -68,8 +68,12 @@ class Subchannel:
         self.endpoint: Endpoint = endpoint
         self.state: ConnectivityState = ConnectivityState.IDLE
         self.error: Exception | None = None
-        #: For new calls, or for them to ask first; None unless the state is READY. ``on_move`` is told of another one.
+        #: For new calls, or for them to ask first; None unless the state is READY. ``on_move`` is told of another one,
+        #: and of another oldest one.
         self._connection: Connection | None = None
+        self._oldest: Connection | None = None
+        #: Connections are not for calls yet, see `_hold`.
+        self._held = False
         #: All that take new calls, the oldest first, with the times since when.
         self._usable: dict[Connection, float] = {}
         self._max_connections = 1
@@ -156,11 +160,17 @@ class Subchannel:
         for connection in connections:
             connection.retire()
 
+    def _hold(self, held: bool) -> None:
+        """Have no calls go out, or have them go out again: the backend has not said yet that it takes any (A17)."""
+        self._held = held
+        self._move()
+
     def _move(self) -> None:
         """Let ``_connection`` be the oldest one."""
-        connection = next(iter(self._usable), None)
-        if connection is not self._connection:
-            self._connection = connection
+        oldest = next(iter(self._usable), None)
+        connection = None if self._held else oldest
+        if oldest is not self._oldest or connection is not self._connection:
+            self._oldest, self._connection = oldest, connection
             self._on_move(self)
 
     def _update(self) -> None:
