@@ -337,3 +337,20 @@ async def test_the_watch_takes_one_of_the_streams_that_a_server_allows(
         await call(channel, 3)
         assert backend.calls == 3
         assert channel.statistics().streams == 1
+
+
+async def test_a_policy_that_picks_what_is_not_ready_yet_waits_for_the_answer_too(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    one, two = await start_backends(nursery, 2)
+    one.say(ServingStatus.NOT_SERVING)
+    two.say(ServingStatus.NOT_SERVING)
+    async with open_over([one, two], load_balancing="ring_hash") as (channel, _):
+        async with trio.open_nursery() as calls:
+            for _ in range(4):
+                calls.start_soon(lambda: EchoStub(channel).Unary(EchoRequest(), wait_for_ready=True))
+            await trio.sleep(100)
+            assert (one.calls, two.calls) == (0, 0)
+            one.say(ServingStatus.SERVING)
+            two.say(ServingStatus.SERVING)
+        assert one.calls + two.calls == 4
