@@ -345,7 +345,7 @@ async def test_a_policy_that_picks_what_is_not_ready_yet_waits_for_the_answer_to
     one, two = await start_backends(nursery, 2)
     one.say(ServingStatus.NOT_SERVING)
     two.say(ServingStatus.NOT_SERVING)
-    async with open_over([one, two], load_balancing="ring_hash") as (channel, _):
+    async with open_over([one, two], load_balancing=trio_grpc.RingHash()) as (channel, _):
         async with trio.open_nursery() as calls:
             for _ in range(4):
                 calls.start_soon(lambda: EchoStub(channel).Unary(EchoRequest(), wait_for_ready=True))
