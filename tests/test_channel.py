@@ -6,6 +6,7 @@ import builtins
 import gc
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,8 @@ def test_an_unknown_compression_is_refused_at_once() -> None:
         ("codec", ProtobufCodec, TypeError),
         ("resolvers", 5, TypeError),
         ("resolvers", "test", TypeError),
+        ("load_balancing", trio_grpc.PickFirst, TypeError),
+        ("load_balancing", dict, TypeError),
     ],
 )
 def test_wrong_options_are_refused_at_once(option: str, value: Any, error: type[Exception]) -> None:
@@ -179,7 +182,23 @@ def test_wrong_options_are_refused_at_once(option: str, value: Any, error: type[
 
 def test_names_of_all_sorts_are_taken() -> None:
     trio_grpc.open_channel(nowhere, authority="[::1]:50051", user_agent="app/1.0 (test; x86)")
-    trio_grpc.open_channel(nowhere, server_hostname="b\u00fccher.example")
+    trio_grpc.open_channel(nowhere, server_hostname="b\u00fccher.example", ssl_context=ssl.create_default_context())
+
+
+def test_a_name_for_tls_without_tls_is_refused() -> None:
+    with pytest.raises(ValueError, match="server_hostname is for TLS: it needs an ssl_context"):
+        trio_grpc.open_channel(nowhere, server_hostname="name.example")
+
+
+def test_a_policy_that_was_not_made_into_an_object_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"not the class RoundRobin; RoundRobin\(\) may be meant"):
+        trio_grpc.open_channel(nowhere, load_balancing=trio_grpc.RoundRobin)
+
+
+@pytest.mark.parametrize("channel", [None, 5, "127.0.0.1:1", trio_grpc.Channel])
+def test_stubs_are_made_of_channels(channel: Any) -> None:
+    with pytest.raises(TypeError, match=f"^channel must be Channel, not {type(channel).__name__}$"):
+        EchoStub(channel)
 
 
 # -- entering and closing

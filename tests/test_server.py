@@ -154,6 +154,7 @@ async def test_things_that_are_no_servicers(thing: Any) -> None:
         ("handshake_timeout", -1, ValueError),
         ("handshake_timeout", math.nan, ValueError),
         ("servicers", 5, TypeError),
+        ("servicers", [], ValueError),
         ("address", 50051, TypeError),
         ("address", None, TypeError),
         ("address", b"127.0.0.1:0", TypeError),

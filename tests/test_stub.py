@@ -131,6 +131,21 @@ async def test_an_iterator_that_is_no_generator_stays_the_callers(stub: EchoStub
         assert receive_requests.receive_nowait().text == "next"
 
 
+def ways_to_call(stub: EchoStub, **options: Any) -> list[Callable[[], Awaitable[object]]]:
+    async def make(call: Callable[..., object], *arguments: object) -> None:
+        call(*arguments, **options)
+        raise AssertionError("the call was made")
+
+    return [
+        lambda: stub.Unary(EchoRequest(), **options),
+        lambda: make(stub.Unary.open, EchoRequest()),
+        lambda: make(stub.ServerStream, EchoRequest()),
+        lambda: stub.ClientStream([], **options),
+        lambda: make(stub.ClientStream.open),
+        lambda: make(stub.Bidi),
+    ]
+
+
 async def test_arguments_are_checked_before_the_call_begins(
     stub: EchoStub, channel: Channel, autojump_clock: Clock
 ) -> None:
@@ -144,6 +159,15 @@ async def test_arguments_are_checked_before_the_call_begins(
     for operation in bad:
         with pytest.raises((TypeError, ValueError)):
             await operation()
+    wrong: Any
+    for wrong in (True, False):
+        for operation in ways_to_call(stub, timeout=wrong):
+            with pytest.raises(TypeError, match="timeout must be a number of seconds, not bool"):
+                await operation()
+    for wrong in ("x", 1, 0.5):
+        for operation in ways_to_call(stub, wait_for_ready=wrong):
+            with pytest.raises(TypeError, match=f"wait_for_ready must be bool or None, not {type(wrong).__name__}"):
+                await operation()
     with pytest.raises(TypeError):
         await stub.Unary(request=EchoRequest())  # type: ignore[call-arg]
     with pytest.raises(TypeError):

@@ -34,7 +34,7 @@ from trio_grpc._deadline import rpc_deadline
 from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata, readable_metadata
 from trio_grpc._method import Method
-from trio_grpc._options import check_timeout
+from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._retry import Retries
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.frames import ErrorCode
@@ -167,6 +167,8 @@ class Call(Generic[RequestT, ResponseT]):
         self._encoding = encoding
         self._timeout = None if timeout is None else check_timeout(timeout)
         self._literals: Sequence[Field] = encode_metadata(metadata)
+        if wait_for_ready is not None:
+            check_kind("wait_for_ready", wait_for_ready, bool, " or None")
         self._wait_for_ready = wait_for_ready
         self._stream: Stream | None = None
         self._timer: Timer | None = None

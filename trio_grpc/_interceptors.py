@@ -22,7 +22,7 @@ import trio
 from trio_grpc._compression import Compression
 from trio_grpc._metadata import Metadata, encode_metadata, readable_metadata
 from trio_grpc._method import Method
-from trio_grpc._options import check_timeout
+from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Stream
@@ -86,6 +86,8 @@ class InterceptedCall:
         self.awaited: bool = awaited
         self.request: Any = request
         self.reply: Any = None
+        if wait_for_ready is not None:
+            check_kind("wait_for_ready", wait_for_ready, bool, " or None")
         self.wait_for_ready: bool | None = wait_for_ready
         self.compression: Compression | str | None = compression
         self.state: SimpleNamespace = SimpleNamespace()

@@ -41,7 +41,7 @@ def _optional_between(low: int, high: int) -> Any:
     return attrs.validators.optional(int_between(low, high))
 
 
-def check_timeout(timeout: float, name: str = "timeout") -> float:
+def check_timeout(timeout: float | bool, name: str = "timeout") -> float:
     """Return a timeout that is a number.
 
     Raises:
@@ -51,6 +51,9 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
     try:
         if isnan(timeout):
             raise ValueError(f"{name} must be a number of seconds, not NaN")
+        # Calls pass here: this is quicker than asking for the type.
+        if timeout is True or timeout is False:
+            raise TypeError
     except TypeError:
         raise TypeError(f"{name} must be a number of seconds, not {type(timeout).__name__}") from None
     return timeout

@@ -359,7 +359,8 @@ async def serve(
 
     Raises:
         OSError: an address cannot be bound.
-        ValueError: an address is malformed, two servicers implement the same method, or there is no such compression.
+        ValueError: there are no servicers, an address is malformed, two servicers implement the same method, or there
+            is no such compression.
         TypeError: an object is no servicer, or an option is of the wrong type.
     """
     make_server = prepare_server(
@@ -408,6 +409,8 @@ def prepare_server(
     codec = choose_codec(codec)
     check_seconds("handshake_timeout", handshake_timeout)
     handlers = find_handlers(servicers, codec, limits, make_handler, compression)
+    if not servicers:
+        raise ValueError("servicers must not be empty: there would be nothing to serve")
     if ssl_context is not None:
         offer_h2(check_kind("ssl_context", ssl_context, ssl.SSLContext, " or None"))
     return partial(

@@ -30,7 +30,7 @@ from trio_grpc._intercepted_call import (
 from trio_grpc._interceptors import End, InterceptedCall, intercept
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
-from trio_grpc._options import check_timeout
+from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._status import RpcError
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Stream
@@ -52,6 +52,7 @@ class _Method(Generic[RequestT, ResponseT]):
     __slots__ = ("_factory", "method")
 
     def __new__(cls: type[MethodT], channel: Channel, method: Method[Any, Any]) -> MethodT:  # noqa: ARG004, PYI019
+        check_kind("channel", channel, Channel)
         # Chosen once, so that calls of a channel without interceptors know nothing of any.
         return object.__new__(_INTERCEPTED.get(cls, cls) if channel._interceptors else cls)
 
@@ -63,7 +64,7 @@ class _Method(Generic[RequestT, ResponseT]):
             method: what to call.
 
         Raises:
-            TypeError: the channel's codec cannot handle the method's message types.
+            TypeError: that is no channel, or its codec cannot handle the method's message types.
         """
         self._factory: CallFactory[RequestT, ResponseT] = CallFactory(channel, method)
         self.method: Method[RequestT, ResponseT] = method
@@ -115,6 +116,8 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         encoding = factory.choose_encoding(compression)
         data, compressed = factory.serialize(request, encoding)
         fields = encode_metadata(metadata) if metadata is not None else _NO_FIELDS
+        if wait_for_ready is not None:
+            check_kind("wait_for_ready", wait_for_ready, bool, " or None")
         stream = await run(factory, data, compressed, encoding, fields, wait_for_ready, timeout)
         return reply_of(factory, stream)
 

@@ -86,7 +86,9 @@ class ChannelPair:
     async def _serve(self) -> None:
         try:
             with self._scope:
-                await serve(self._servicers, self._listener, task_status=self._started, **self._serve_options)
+                # A server without any is of use in tests: no call to it is answered with anything but UNIMPLEMENTED.
+                servicers = self._servicers or (Servicer(),)
+                await serve(servicers, self._listener, task_status=self._started, **self._serve_options)
         except Exception as error:
             self._started.error = error
         finally:
