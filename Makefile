@@ -9,6 +9,9 @@ READY := $(VENV)/.ready
 # Some folders are checked when they exist.
 LINTED := $(wildcard trio_grpc tests examples benchmarks docs/conf.py)
 TYPED := $(wildcard trio_grpc tests/typing examples/*.py)
+# Tests are dealt out among this many processes; JOBS=0 runs them in one, for a debugger.
+JOBS ?= auto
+PARALLEL := --numprocesses $(JOBS) --dist worksteal
 # Each is a little project of its own, with modules named like the other's.
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
@@ -31,10 +34,10 @@ demo: env  ## run the examples: clients and servers as separate processes
 	$(BIN)/python examples/run_demo.py
 
 test: env  ## run all tests (ARGS="-k name" narrows them)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 test-interceptors: env  ## tests of behaviour again, with interceptors around every call that none of them may notice
-	$(BIN)/python -m pytest --interceptors tests/behaviour tests/property $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) --interceptors tests/behaviour tests/property $(ARGS)
 
 check: lint typecheck  ## everything that reads the code without running it
 
