@@ -6,6 +6,7 @@ import collections
 import contextlib
 import importlib
 import inspect
+import json
 import logging
 import lzma
 import math
@@ -820,6 +821,66 @@ async def test_a_policy_of_ones_own(
 
 def test_channels_that_the_page_opens(channels: dict[str, Any]) -> None:
     assert channels["open_balanced_channel"]().target == "greeter.example:50051"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# service_config.md
+
+
+def test_each_service_config_is_the_same_in_json_and_as_objects(modules: dict[str, Any]) -> None:
+    found = re.findall(
+        r"^```json\n(.*?)^```\n\n```python\n(.*?)^```$", page("service_config.md"), re.DOTALL | re.MULTILINE
+    )
+    assert len(found) == len(blocks(page("service_config.md"), "json")) == 6
+    for config, code in found:
+        exec(compile(code, "service_config.md", "exec"), modules)  # noqa: S102, RUF100
+        assert trio_grpc.ServiceConfig.from_json(config) == modules["config"]
+        assert modules["config"] != trio_grpc.ServiceConfig()
+
+
+def test_every_field_of_a_service_config_is_on_the_page() -> None:
+    text = page("service_config.md")
+    records = (
+        trio_grpc.ServiceConfig,
+        trio_grpc.MethodConfig,
+        trio_grpc.RetryPolicy,
+        trio_grpc.HedgingPolicy,
+        trio_grpc.RetryThrottling,
+        trio_grpc.HealthCheckConfig,
+        trio_grpc.ConnectionScaling,
+    )
+    for record in records:
+        for field in attrs.fields(record):
+            assert field.name.startswith("_") or f"{field.name}=" in text or f"`{field.name}`" in text, field.name
+
+
+async def test_service_configs_of_channels_and_resolvers(
+    modules: dict[str, Any], tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    names = execute("service_config.md", modules)
+    assert names["open_configured_channel"]("localhost:1").target == "localhost:1"
+    server = await nursery.start(trio_grpc.serve, [names["Greeter"]()], "127.0.0.1:0")
+    (tmp_path / "greeter").mkdir()
+    (tmp_path / "greeter" / "addresses").write_text(f"{server.addresses[0]}\n")
+    config = tmp_path / "greeter" / "service_config.json"
+    config.write_text('{"methodConfig": [{"name": [{}], "timeout": "5"}]}')
+    names["REGISTRY"] = str(tmp_path)
+    resolvers = {"registry": names["consult_registry"]}
+    async with trio_grpc.open_channel("registry:///greeter", resolvers=resolvers) as channel:
+        greet = names["GreeterStub"](channel).Greet
+        with pytest.raises(trio_grpc.RpcError, match=r"service config: methodConfig\[0\].timeout: must be a duration"):
+            await greet(names["Name"](text="you"))
+        config.write_text(blocks(page("service_config.md"), "json")[0])
+        assert (await greet(names["Name"](text="you"), wait_for_ready=True)).text == "Hello, you!"
+
+
+def test_complaints_about_service_configs(modules: dict[str, Any]) -> None:
+    complain = execute("service_config.md", modules)["complain"]
+    (comment,) = re.findall(r"# (methodConfig.*)", page("service_config.md"))
+    policy = {"maxAttempts": 1, "initialBackoff": "1s", "maxBackoff": "1s", "backoffMultiplier": 1}
+    policy["retryableStatusCodes"] = [14]
+    assert complain(json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]})) == comment
+    assert complain("{}") is None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
