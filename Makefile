@@ -16,7 +16,7 @@ PARALLEL := --numprocesses $(JOBS) --dist worksteal
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec bench plots bench-env docs protos lock changelog clean
+.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec simulation bench plots bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ interop-proxies: env  ## the same cases through nginx, haproxy, nghttpx, Envoy, 
 
 interop-services: env  ## health and reflection asked by grpcurl, buf, grpc_health_probe and grpcio
 	$(BIN)/python -m tests.interop.services $(ARGS)
+
+simulation: env  ## an hour of 200 backends and 50 clients in virtual time, with all that can go wrong (ARGS="--seed 2")
+	$(BIN)/python -m tests.simulation $(ARGS)
 
 test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyproject.toml allows
 	.venv-lowest/bin/python -m pytest $(ARGS)
