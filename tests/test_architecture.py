@@ -62,13 +62,13 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # which connection a call goes to
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
-        "_balancing.service_config_choice _balancing.http_proxy _balancing.name_server _balancing.wire_fields",
-        "_balancing.dialer _balancing.endpoint",
+        "_balancing.service_config_choice _balancing.http_proxy _balancing.name_server _balancing.wire_fields _balancing.turns",
+        "_balancing.dialer _balancing.endpoint _balancing.load_report",
         "_balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.policy",
         "_balancing.health_watch",
         "_balancing.graceful_switch _balancing.pick_first _balancing.connect_to_all _balancing.ring_hash",
-        "_balancing.round_robin _balancing.least_request",
+        "_balancing.round_robin _balancing.weighted_round_robin _balancing.least_request",
         "_balancing.policies",
         "_balancing.service_config",
         "_balancing.resolver _retry",
@@ -85,8 +85,10 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_intercepted_handler",
         "_server",
         # the standard services
-        "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue",
-        "health reflection._servicers",
+        "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue orca._v3",
+        "health reflection._servicers orca._metrics",
+        "orca._reporter orca._servicer",
+        "orca",
         "reflection",
         # what ends a server from outside, and a program around one
         "_signals _shared_addresses",
@@ -115,7 +117,7 @@ RESERVED: Mapping[str, str] = {
     "h2": r"_transport\.(framer|header_codec)",
     "hpack": r"_transport\.(framer|header_codec)",
     "hyperframe": r"_transport\.(framer|header_codec)",
-    "google": r"_codec|_private_pool|protoc|protoc_plugin|(health|reflection|channelz)(\..+)?|.*_pb2|.*_trio_grpc",
+    "google": r"_codec|_private_pool|protoc|protoc_plugin|(health|reflection|channelz|orca)(\..+)?|.*_pb2|.*_trio_grpc",
     "grpc_tools": r"protoc",
     "compression": r"_zstd",
     "backports": r"_zstd",
@@ -601,7 +603,7 @@ def test_import_is_light() -> None:
     loaded, threads = json.loads(done.stdout)
     unwanted = re.compile(
         r"(asyncio|grpc|grpc_tools|grpclib|uvloop|sniffio|pytest|hypothesis|unittest|multiprocessing|concurrent|zstandard|backports|dns"
-        r"|trio\.testing|trio_grpc\.(testing|protoc|protoc_plugin|health|reflection|channelz|__main__))(\.|$)"
+        r"|trio\.testing|trio_grpc\.(testing|protoc|protoc_plugin|health|reflection|channelz|orca|__main__))(\.|$)"
     )
     assert_none([name for name in loaded if unwanted.match(name)], "import trio_grpc brings these along")
     assert threads == 1

@@ -19,6 +19,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -29,6 +30,7 @@ import trustme
 from google.protobuf import descriptor_pb2
 
 import trio_grpc.health
+import trio_grpc.orca
 import trio_grpc.protoc
 import trio_grpc.reflection
 import trio_grpc.testing
@@ -884,6 +886,66 @@ def test_complaints_about_service_configs(modules: dict[str, Any]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# load_balancing.md
+
+
+@pytest.fixture
+def load_balancing(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("load_balancing.md", {**modules, "partial": partial})
+
+
+def test_channels_that_balance_by_load_and_by_key(load_balancing: dict[str, Any]) -> None:
+    for channel in load_balancing["open_balanced_channels"]("greeter.example:50051"):
+        assert channel.target == "greeter.example:50051"
+
+
+async def test_a_key_in_the_metadata(
+    load_balancing: dict[str, Any], listeners: list[MemoryListener], autojump_clock: trio.testing.MockClock
+) -> None:
+    endpoints = [
+        trio_grpc.Endpoint(name, connect=listener.connect)
+        for name, listener in zip(("one", "two"), listeners, strict=True)
+    ]
+    async with trio_grpc.open_channel(
+        "test:///greeter",
+        resolvers={"test": trio_grpc.testing.ManualResolver(*endpoints)},
+        load_balancing=trio_grpc.RingHash(request_hash_header="user"),
+    ) as channel:
+        for _ in range(3):
+            reply = await load_balancing["greet_user"](load_balancing["GreeterStub"](channel), "you")
+            assert reply.text == "Hello, you!"
+        assert channel.statistics().connections == 1
+
+
+async def test_reporting_what_was_measured(
+    load_balancing: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    class Queue(list[int]):
+        capacity = 8
+
+    calls = SimpleNamespace(calls=0)
+    load = trio_grpc.orca.MetricRecorder()
+    listener = MemoryListener()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(load_balancing["measure"], load, calls, Queue([1, 2]))
+        greeter = load_balancing["CountingGreeter"]()
+        server = await load_balancing["serve_and_report"](nursery, greeter, listener, load)
+        await trio.sleep(0.5)
+        calls.calls = 50
+        await trio.sleep(1)
+        async with trio_grpc.open_channel(listener.connect) as channel:
+            greet = load_balancing["GreeterStub"](channel).Greet
+            async with greet.open(load_balancing["Name"](text="you")) as call:
+                assert (await call.receive()).text == "Hello, you!"
+                (data,) = call.trailing_metadata.get_all("endpoint-load-metrics-bin")
+        report = trio_grpc.orca.OrcaLoadReport.FromString(data)
+        assert (report.rps_fractional, report.application_utilization) == (50, 0.25)
+        assert report.request_cost == {"letters": 3}
+        await server.drain()
+        nursery.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # proxies.md
 
 
@@ -1006,7 +1068,9 @@ async def test_a_quiet_day(keepalive: dict[str, Any], autojump_clock: trio.testi
 
 
 @pytest.mark.parametrize(
-    "module", [trio_grpc, trio_grpc.health, trio_grpc.reflection, trio_grpc.testing], ids=lambda module: module.__name__
+    "module",
+    [trio_grpc, trio_grpc.health, trio_grpc.orca, trio_grpc.reflection, trio_grpc.testing],
+    ids=lambda module: module.__name__,
 )
 def test_the_reference_has_every_public_name(module: Any) -> None:
     documented = set(

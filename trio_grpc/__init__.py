@@ -25,6 +25,7 @@ from trio_grpc._balancing.service_config import RetryThrottling as RetryThrottli
 from trio_grpc._balancing.service_config import ServiceConfig as ServiceConfig
 from trio_grpc._balancing.subchannel import Subchannel as Subchannel
 from trio_grpc._balancing.target import ResolverTarget as ResolverTarget
+from trio_grpc._balancing.weighted_round_robin import WeightedRoundRobin as WeightedRoundRobin
 from trio_grpc._call import StreamStreamCall as StreamStreamCall
 from trio_grpc._call import StreamUnaryCall as StreamUnaryCall
 from trio_grpc._call import UnaryStreamCall as UnaryStreamCall
@@ -132,6 +133,7 @@ __all__ = (
     "UnaryStreamMethod",
     "UnaryUnaryCall",
     "UnaryUnaryMethod",
+    "WeightedRoundRobin",
     "__version__",
     "drain_on_signal",
     "open_channel",

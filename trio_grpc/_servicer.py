@@ -145,6 +145,7 @@ class ServicerContext(Generic[ResponseT_contra]):
     _ended: StatusCode | None = None
     _request_maps: tuple[Callable[[Any], Any], ...] = ()
     _response_maps: tuple[Callable[[Any], Any], ...] = ()
+    _added_metadata: tuple[Field, ...] = ()
 
     def __init__(self, handler: Any, stream: Any, deadline: float) -> None:
         self._handler: MethodHandler = handler
@@ -294,6 +295,14 @@ class ServicerContext(Generic[ResponseT_contra]):
         """
         self._trailing_metadata = encode_metadata(metadata)
 
+    def add_trailing_metadata(self, metadata: MetadataLike) -> None:
+        """Add to what goes out with the status, whoever sets that, and whatever the status: for interceptors.
+
+        Raises:
+            TypeError, ValueError: the metadata is malformed.
+        """
+        self._added_metadata = (*self._added_metadata, *encode_metadata(metadata))
+
     def set_compression(self, compression: Compression | str) -> None:
         """Compress the responses, if the client accepts that algorithm; call it before the first response.
 
@@ -354,12 +363,15 @@ class ServicerContext(Generic[ResponseT_contra]):
         stream = self._stream
         if error is None:
             metadata = self._trailing_metadata
+            if self._added_metadata:
+                metadata = [*metadata, *self._added_metadata]
             if metadata:
                 limit = stream.peer_header_list_limit
                 size = _OK_TRAILERS.list_size + header_list_size(metadata)
                 if size > limit:
                     # An OK without what was to come with it would be a lie. (C-core ends such calls so, too.)
                     self._trailing_metadata = []
+                    self._added_metadata = ()
                     message = over_peer_limit("trailing metadata", size, limit, "client")
                     self._finish(RpcError(StatusCode.RESOURCE_EXHAUSTED, message))
                     return
@@ -370,6 +382,8 @@ class ServicerContext(Generic[ResponseT_contra]):
         make = trailer_fields if stream.responded else trailers_only_fields
         details = encode_status_details(error.code, error.message, error.details) if error.details else b""
         metadata = self._trailing_metadata or error.trailing_metadata.to_wire()
+        if self._added_metadata:
+            metadata = [*metadata, *self._added_metadata]
         fields = fit_status(make, error.code, error.message, details, metadata, stream.peer_header_list_limit)
         stream.finish(NO_TEMPLATE, fields, alone=True)
 
@@ -523,6 +537,7 @@ class MethodHandler(MessageCoder[Any, Any]):
         except Exception:
             _logger.exception("status of %s cannot be encoded", self.method.path)
             context.set_trailing_metadata(())
+            context._added_metadata = ()
             context._finish(RpcError(StatusCode.UNKNOWN, _UNEXPECTED))
 
     def _log(self, stream: Stream, error: Exception) -> None:

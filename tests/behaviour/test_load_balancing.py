@@ -16,7 +16,17 @@ from echo_trio_grpc import EchoStub
 import trio_grpc
 from tests.echo_service import Context, Echo
 from tests.support.backends import Backend
-from trio_grpc import Channel, ConnectivityState, LeastRequest, RingHash, RoundRobin, RpcError, StatusCode
+from trio_grpc import (
+    Channel,
+    ConnectivityState,
+    LeastRequest,
+    RingHash,
+    RoundRobin,
+    RpcError,
+    StatusCode,
+    WeightedRoundRobin,
+)
+from trio_grpc.orca import LoadReporter, MetricRecorder
 from trio_grpc.testing import ManualResolver
 
 Clock = trio.testing.MockClock
@@ -27,6 +37,7 @@ settle = trio.testing.wait_all_tasks_blocked
 EVEN = [
     pytest.param(RoundRobin(), id="round_robin"),
     pytest.param(LeastRequest(), id="least_request"),
+    pytest.param(WeightedRoundRobin(), id="weighted_round_robin"),
 ]
 
 
@@ -274,3 +285,65 @@ async def test_calls_without_a_key_go_to_what_is_ready(nursery: trio.Nursery, au
         seen = Counter([await server_of(channel, "") for _ in range(400)])
     assert len(seen) == 4
     assert min(seen.values()) >= 60
+
+
+# -- weighted_round_robin
+
+
+async def start_reporting(nursery: trio.Nursery, *utilizations: float) -> tuple[list[Backend], list[MetricRecorder]]:
+    """Servers that all serve 100 queries per second, and are more or less busy with that."""
+    backends = [Backend(nursery, f"backend {number}") for number in range(len(utilizations))]
+    loads = [MetricRecorder(qps=100, cpu_utilization=utilization) for utilization in utilizations]
+    for backend, load in zip(backends, loads, strict=True):
+        await backend.start(interceptors=[LoadReporter(load)])
+    return backends, loads
+
+
+async def calls_in(channel: Channel, backends: Sequence[Backend], seconds: float) -> list[int]:
+    """Ten calls in each second; return how many each backend gets."""
+    before = [backend.calls for backend in backends]
+    for _ in range(round(10 * seconds)):
+        await EchoStub(channel).Unary(EchoRequest())
+        await trio.sleep(0.1)
+    return [backend.calls - calls for backend, calls in zip(backends, before, strict=True)]
+
+
+async def test_calls_follow_the_load_that_servers_report(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends, loads = await start_reporting(nursery, 0.8, 0.4, 0.2)
+    async with open_over(backends, WeightedRoundRobin()) as (channel, _):
+        await connect_to_all(channel, 3)
+        assert await calls_in(channel, backends, 9) == [30, 30, 30]
+        await calls_in(channel, backends, 4)
+        shares = await calls_in(channel, backends, 70)
+        assert [round(share / 100) for share in shares] == [1, 2, 4]
+        # One gets slower.
+        loads[2].cpu_utilization = 0.8
+        await calls_in(channel, backends, 3)
+        shares = await calls_in(channel, backends, 40)
+        assert [round(share / 100) for share in shares] == [1, 2, 1]
+
+
+async def test_a_server_without_reports_gets_an_average_share(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends, _ = await start_reporting(nursery, 0.2, 0.6)
+    silent = Backend(nursery, "silent")
+    await silent.start()
+    backends.append(silent)
+    async with open_over(backends, WeightedRoundRobin(blackout_period=0)) as (channel, _):
+        await connect_to_all(channel, 3)
+        await calls_in(channel, backends, 3)
+        assert [round(share / 10) for share in await calls_in(channel, backends, 60)] == [30, 10, 20]
+
+
+async def test_a_restarted_server_begins_with_an_average_share(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    backends, loads = await start_reporting(nursery, 0.2, 0.6)
+    async with open_over(backends, WeightedRoundRobin()) as (channel, _):
+        await connect_to_all(channel, 2)
+        await calls_in(channel, backends, 14)
+        assert [round(share / 10) for share in await calls_in(channel, backends, 40)] == [30, 10]
+        await backends[1].stop()
+        await backends[1].start(interceptors=[LoadReporter(loads[1])])
+        await settle()
+        shares = await calls_in(channel, backends, 8)
+        assert abs(shares[0] - shares[1]) <= 2
+        await calls_in(channel, backends, 4)
+        assert [round(share / 10) for share in await calls_in(channel, backends, 40)] == [30, 10]

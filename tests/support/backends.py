@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import trio
 
 import trio_grpc
@@ -47,21 +49,39 @@ class Backend:
             raise ConnectionRefusedError("no server here")
         return await self._listener.connect()
 
-    async def start(self, servicer: Echo | None = None, limits: Limits | None = None) -> Server:
+    async def start(
+        self,
+        servicer: Echo | None = None,
+        limits: Limits | None = None,
+        interceptors: Iterable[trio_grpc.ServerInterceptor] = (),
+    ) -> Server:
         """Start a server."""
         self.servicer = Echo() if servicer is None else servicer
         self._listener = MemoryListener()
         self._scope = trio.CancelScope()
         self._ended = trio.Event()
-        server: Server = await self._nursery.start(self._serve, limits or Limits(adaptive_window=False))
+        server: Server = await self._nursery.start(
+            self._serve, limits or Limits(adaptive_window=False), tuple(interceptors)
+        )
         self.server = server
         return server
 
-    async def _serve(self, limits: Limits, task_status: trio.TaskStatus[Server]) -> None:
+    async def _serve(
+        self,
+        limits: Limits,
+        interceptors: tuple[trio_grpc.ServerInterceptor, ...],
+        task_status: trio.TaskStatus[Server],
+    ) -> None:
         listener, ended = self._listener, self._ended
         assert listener is not None
         with self._scope:
-            await trio_grpc.serve([self.servicer, *self.others], listener, limits=limits, task_status=task_status)
+            await trio_grpc.serve(
+                [self.servicer, *self.others],
+                listener,
+                limits=limits,
+                interceptors=interceptors,
+                task_status=task_status,
+            )
         ended.set()
 
     async def stop(self) -> None:

@@ -20,6 +20,8 @@ PROTOS = {
     "grpc/health/v1/health.proto": "trio_grpc/health/_v1/health.proto",
     "grpc/reflection/v1/reflection.proto": "trio_grpc/reflection/_v1/reflection.proto",
     "grpc/reflection/v1alpha/reflection.proto": "trio_grpc/reflection/_v1alpha/reflection.proto",
+    "xds/data/orca/v3/orca_load_report.proto": "trio_grpc/orca/_v3/orca_load_report.proto",
+    "xds/service/orca/v3/orca.proto": "trio_grpc/orca/_v3/orca.proto",
 }
 #: What the `_pb2` modules import, and import instead.
 PRIVATE = {
@@ -28,6 +30,10 @@ PRIVATE = {
     ),
     "from google.protobuf.internal import builder as _builder": "from trio_grpc import _private_pool as _builder",
 }
+#: What they import of each other by the places of the contract, and by our own: these lie beside each other.
+BESIDE = {"from ....data.orca.v3 import": "from . import"}
+#: Declares no service.
+MESSAGES_ONLY = "xds/data/orca/v3/orca_load_report.proto"
 
 
 def generate(folder: Path) -> dict[str, str]:
@@ -40,7 +46,11 @@ def generate(folder: Path) -> dict[str, str]:
     texts = {}
     for name, path in PROTOS.items():
         for ending in ("_pb2.py", "_pb2.pyi", "_trio_grpc.py"):
+            if name == MESSAGES_ONLY and ending == "_trio_grpc.py":
+                continue
             text = (folder / name.replace(".proto", ending)).read_text(encoding="utf-8")
+            for theirs, ours in BESIDE.items():
+                text = text.replace(theirs, ours)
             if ending == "_pb2.py":
                 for shared, private in PRIVATE.items():
                     assert text.count(f"{shared}\n") == 1

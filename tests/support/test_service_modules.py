@@ -32,7 +32,7 @@ def test_what_is_committed_is_what_the_protos_say(tmp_path: Path) -> None:
 
 
 _OURS = """
-import trio_grpc.health, trio_grpc.reflection
+import trio_grpc.health, trio_grpc.orca, trio_grpc.reflection
 """
 _THEIRS = """
 from grpc_health.v1 import health_pb2
@@ -49,6 +49,13 @@ import copy, pickle
 reply = ours.HealthListResponse(statuses={"a": ours.HealthCheckResponse()})
 assert reply == copy.deepcopy(reply) == pickle.loads(pickle.dumps(reply))
 assert ours.HealthListResponse.StatusesEntry.__qualname__ == "HealthListResponse.StatusesEntry"
+import datetime, trio_grpc.orca
+request = trio_grpc.orca.OrcaLoadReportRequest(report_interval=datetime.timedelta(seconds=2.5))
+request = trio_grpc.orca.OrcaLoadReportRequest.FromString(request.SerializeToString())
+assert (request.report_interval.seconds, request.report_interval.nanos) == (2, 500_000_000)
+assert request.report_interval.ToTimedelta() == datetime.timedelta(seconds=2.5)
+report = trio_grpc.orca.OrcaLoadReport(cpu_utilization=0.5, named_metrics={"a": 1})
+assert report == copy.deepcopy(report) == pickle.loads(pickle.dumps(report))
 """
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
 from trio_grpc._balancing.connect_to_all import ConnectToAllPolicy
+from trio_grpc._balancing.json_fields import uint32
 from trio_grpc._balancing.policy import CallEnd, LoadBalancingPolicy, Pick, Picker, PickInfo, PolicyContext
 from trio_grpc._balancing.subchannel import Subchannel
 from trio_grpc._options import int_between
@@ -33,6 +34,16 @@ class LeastRequest:
     """
 
     choice_count: int = attrs.field(default=2, validator=int_between(_LEAST_CHOICES, _MOST_CHOICES))
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, object]) -> LeastRequest:
+        """Return the policy that a service config asks for (gRFC A48); more than 10 are taken as 10.
+
+        Raises:
+            ServiceConfigError: a field is wrong.
+            ValueError: the number is too small.
+        """
+        return cls(choice_count=min(uint32(config, "choiceCount", _LEAST_CHOICES), _MOST_CHOICES))
 
     def __call__(self, context: PolicyContext) -> LoadBalancingPolicy:
         """Return the policy for one channel."""

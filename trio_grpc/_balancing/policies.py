@@ -6,17 +6,34 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from trio_grpc._balancing.json_fields import ServiceConfigError, as_mapping, within
+from trio_grpc._balancing.least_request import LeastRequest
 from trio_grpc._balancing.pick_first import PickFirst
 from trio_grpc._balancing.policy import PolicyFactory
+from trio_grpc._balancing.ring_hash import RingHash
 from trio_grpc._balancing.round_robin import RoundRobin
+from trio_grpc._balancing.weighted_round_robin import WeightedRoundRobin
 
 #: The names, for type checkers.
-PolicyName = Literal["pick_first", "round_robin"]
+PolicyName = Literal[
+    "pick_first",
+    "round_robin",
+    "weighted_round_robin",
+    "least_request",
+    "least_request_experimental",
+    "ring_hash",
+    "ring_hash_experimental",
+]
 
 #: What makes each policy from its part of a service config.
 _READERS: Mapping[str, Callable[[Mapping[str, object]], PolicyFactory]] = {
     "pick_first": PickFirst.from_json,
     "round_robin": RoundRobin.from_json,
+    "weighted_round_robin": WeightedRoundRobin.from_json,
+    # gRPC's names, and those that they will have one day.
+    "least_request": LeastRequest.from_json,
+    "least_request_experimental": LeastRequest.from_json,
+    "ring_hash": RingHash.from_json,
+    "ring_hash_experimental": RingHash.from_json,
 }
 
 

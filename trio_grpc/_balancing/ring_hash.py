@@ -9,7 +9,7 @@ import random
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -17,6 +17,7 @@ import attrs
 
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.json_fields import text, uint32
 from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyContext
 from trio_grpc._balancing.subchannel import Subchannel, all_failed
 from trio_grpc._options import int_between
@@ -26,6 +27,7 @@ _CONNECTING = ConnectivityState.CONNECTING
 _READY = ConnectivityState.READY
 _FAILED = ConnectivityState.TRANSIENT_FAILURE
 
+_DEFAULT_MIN_SIZE = 1024
 #: What a configuration may ask for (gRFC A42: 8 Mi, Envoy's default for the maximum) ...
 _LARGEST_SIZE = 2**23
 #: ... and what it gets at most: rings are made anew for each list of addresses (grpc-go and C-core cap them so too).
@@ -69,7 +71,7 @@ class RingHash:
         ValueError: a size is out of range, the minimum is over the maximum, or that is no name of text metadata.
     """
 
-    min_ring_size: int = attrs.field(default=1024, validator=int_between(1, _LARGEST_SIZE))
+    min_ring_size: int = attrs.field(default=_DEFAULT_MIN_SIZE, validator=int_between(1, _LARGEST_SIZE))
     max_ring_size: int = attrs.field(default=_SIZE_CAP, validator=int_between(1, _LARGEST_SIZE))
     request_hash_header: str = attrs.field(default="", validator=_check_header)
 
@@ -78,6 +80,20 @@ class RingHash:
             raise ValueError(
                 f"RingHash.min_ring_size must not be over max_ring_size, {self.max_ring_size}, got {self.min_ring_size}"
             )
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, object]) -> RingHash:
+        """Return the policy that a service config asks for (gRFC A42, A76).
+
+        Raises:
+            ServiceConfigError: a field is wrong.
+            ValueError: a size is out of range, or the header's name is none.
+        """
+        return cls(
+            min_ring_size=uint32(config, "minRingSize", _DEFAULT_MIN_SIZE),
+            max_ring_size=uint32(config, "maxRingSize", _SIZE_CAP),
+            request_hash_header=text(config, "requestHashHeader", ""),
+        )
 
     def __call__(self, context: PolicyContext) -> LoadBalancingPolicy:
         """Return the policy for one channel."""
@@ -262,9 +278,9 @@ class Ring:
                     return
 
 
-def _hash(text: str) -> int:
-    """Return 64 bits that depend on the text alone; Python's own hash differs from process to process."""
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+def _hash(key: str) -> int:
+    """Return 64 bits that depend on the key alone; Python's own hash differs from process to process."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
 
 
 __all__ = ["RingHash"]
