@@ -62,8 +62,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # which connection a call goes to
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
-        "_balancing.service_config_choice _balancing.http_proxy _balancing.name_server _balancing.wire_fields _balancing.turns",
-        "_balancing.dialer _balancing.endpoint _balancing.load_report",
+        "_balancing.service_config_choice _balancing.http_proxy _balancing.name_server _balancing.wire_fields",
+        "_balancing.dialer _balancing.endpoint _balancing.load_report _balancing.turns",
         "_balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.policy",
         "_balancing.health_watch",
