@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trio_grpc import PickFirst, RoundRobin, ServiceConfigError
+from trio_grpc import LeastRequest, PickFirst, RingHash, RoundRobin, ServiceConfigError, WeightedRoundRobin
 from trio_grpc._balancing import policies
 from trio_grpc._balancing.policies import PolicyName, parse_load_balancing, policy_by_name
 from trio_grpc._balancing.policy import PolicyFactory
@@ -31,6 +31,37 @@ def test_type_checkers_know_all_names() -> None:
         ([{"pick_first": None}], PickFirst()),
         ([{"pick_first": {"shuffleAddressList": True, "unknown": 1}}], PickFirst(shuffle_address_list=True)),
         ([{"round_robin": {"unknown": 1}}], RoundRobin()),
+        ([{"least_request_experimental": {}}], LeastRequest()),
+        ([{"least_request": {"choiceCount": 3}}], LeastRequest(choice_count=3)),
+        ([{"least_request": {"choiceCount": 50}}], LeastRequest(choice_count=10)),
+        ([{"ring_hash_experimental": {}}], RingHash()),
+        (
+            [{"ring_hash": {"minRingSize": "10", "maxRingSize": 20, "requestHashHeader": "user"}}],
+            RingHash(min_ring_size=10, max_ring_size=20, request_hash_header="user"),
+        ),
+        ([{"weighted_round_robin": {}}], WeightedRoundRobin()),
+        (
+            [
+                {
+                    "weighted_round_robin": {
+                        "enableOobLoadReport": True,
+                        "oobReportingPeriod": "5s",
+                        "blackoutPeriod": "0s",
+                        "weightExpirationPeriod": "60.5s",
+                        "weightUpdatePeriod": "0.2s",
+                        "errorUtilizationPenalty": 2,
+                    }
+                }
+            ],
+            WeightedRoundRobin(
+                enable_oob_load_report=True,
+                oob_reporting_period=5,
+                blackout_period=0,
+                weight_expiration_period=60.5,
+                weight_update_period=0.2,
+                error_utilization_penalty=2,
+            ),
+        ),
         ([{"fastest": {}}, {"round_robin": {}}, {"pick_first": {}}], RoundRobin()),
         # What comes after the first that is known is not looked at.
         ([{"round_robin": {}}, {"pick_first": 1}, 1], RoundRobin()),
@@ -55,6 +86,26 @@ def test_the_first_policy_that_is_known(configs: Any, policy: PolicyFactory) -> 
         (
             [{"pick_first": {"shuffleAddressList": 1}}],
             "here[0].pick_first.shuffleAddressList: must be true or false, got 1",
+        ),
+        (
+            [{"least_request": {"choiceCount": 1}}],
+            "here[0].least_request: LeastRequest.choice_count must be between 2 and 10, got 1",
+        ),
+        (
+            [{"ring_hash": {"minRingSize": 5000}}],
+            "here[0].ring_hash: RingHash.min_ring_size must not be over max_ring_size, 4096, got 5000",
+        ),
+        (
+            [{"ring_hash": {"requestHashHeader": 1}}],
+            "here[0].ring_hash.requestHashHeader: must be a string, got 1",
+        ),
+        (
+            [{"weighted_round_robin": {"blackoutPeriod": 10}}],
+            'here[0].weighted_round_robin.blackoutPeriod: must be a duration like "1.5s", got 10',
+        ),
+        (
+            [{"weighted_round_robin": {"blackoutPeriod": "-1s"}}],
+            "here[0].weighted_round_robin: WeightedRoundRobin.blackout_period must be 0 or more seconds, got -1.0",
         ),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pytest
@@ -22,6 +22,7 @@ from trio_grpc import (
     ServiceConfigError,
     StatusCode,
 )
+from trio_grpc._balancing.policies import PolicyName
 
 RETRY = RetryPolicy(
     max_attempts=3,
@@ -380,7 +381,7 @@ SIZE = "must be a whole number from 0 to 4294967295"
         ({"loadBalancingConfig": {}}, "loadBalancingConfig: must be a list of policies"),
         ({"loadBalancingConfig": [{"x": {}}]}, "loadBalancingConfig: has no known policy (x)"),
         ({"loadBalancingPolicy": 1}, "loadBalancingPolicy: must be a string, got 1"),
-        ({"loadBalancingPolicy": "x"}, "loadBalancingPolicy: 'x' is not one of pick_first, round_robin"),
+        ({"loadBalancingPolicy": "x"}, f"loadBalancingPolicy: 'x' is not one of {', '.join(get_args(PolicyName))}"),
         ({"methodConfig": {}}, "methodConfig: must be a list, got {}"),
         ({"methodConfig": [1]}, "methodConfig[0]: must be an object, got 1"),
         (method(name={}), "methodConfig[2].name: must be a list, got {}"),
