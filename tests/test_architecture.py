@@ -78,6 +78,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_channel",
         # one RPC, from either side: a client's calls know their channel, a server knows its handlers
         "_attempt",
+        "_attempts",
+        "_hedging",
         "_call",
         "_intercepted_call _awaited",
         "_stub _handler_pool",

@@ -19,7 +19,7 @@ from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.connection import Connection, ConnectionLost
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.headers import encode_timeout
-from trio_grpc._transport.stream import Outcome, Stream
+from trio_grpc._transport.stream import Answer, Outcome
 
 DEADLINE_EXCEEDED = "deadline exceeded"
 
@@ -37,7 +37,7 @@ def deadline_error(channel: Channel, text: str) -> RpcError:
     return call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; not connected: {reason}" if reason else text)
 
 
-def outcome_error(outcome: Outcome, stream: Stream, deadline: float = inf) -> BaseException:
+def outcome_error(outcome: Outcome, stream: Answer, deadline: float = inf) -> BaseException:
     """Return the exception for the outcome of a stream that did not end well."""
     if outcome.closed_locally:
         return trio.ClosedResourceError(outcome.message)

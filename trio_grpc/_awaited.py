@@ -14,6 +14,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from trio_grpc._attempt import acquire_connection, call_error, deadline_error, outcome_error, with_timeout
+from trio_grpc._attempts import Attempts
 from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._call import CallFactory, expire
 from trio_grpc._channel import Channel
@@ -127,17 +128,43 @@ async def run_configured(
     timeout: float | None = None,
 ) -> Stream:
     """Make a unary call of a channel that has a service config; see `run_unary`."""
+    wait_for_ready = factory.choose_wait_for_ready(wait_for_ready)
+    timeout = factory.choose_timeout(timeout)
+    if factory.hedges(len(data)) is not None:
+        expires = inf if timeout is None else trio.current_time() + timeout
+        deadline = min(trio.current_effective_deadline(), expires)
+        request = factory.request(encoding, fields, deadline, wait_for_ready)
+        return await _run_hedged(factory.attempts(request, (data, compressed)), expires, timeout)
     return await run_unary(
         factory,
         data,
         compressed,
         encoding,
         fields,
-        factory.choose_wait_for_ready(wait_for_ready),
-        factory.choose_timeout(timeout),
+        wait_for_ready,
+        timeout,
         factory.retries(len(data)),
         factory.receive_limit,
     )
+
+
+async def _run_hedged(attempts: Attempts, expires: float, timeout: float | None) -> Stream:
+    """Make a unary call of several attempts at a time."""
+    channel, deadline = attempts.request.channel, attempts.request.deadline
+    await checkpoint()
+    with trio.CancelScope(deadline=expires) as scope:
+        await attempts.open()
+        await attempts.wait_outcome(cancels=True)
+    if scope.cancelled_caught:
+        raise deadline_error(channel, timeout_text(timeout))
+    outcome = attempts.outcome
+    assert outcome is not None
+    if channel.closed:
+        raise trio.ClosedResourceError("channel closed")
+    if outcome.code is not StatusCode.OK:
+        raise outcome_error(outcome, attempts, deadline)
+    assert attempts.live is not None
+    return attempts.live
 
 
 def _delay_after(retries: Retries, outcome: Outcome, stream: Stream, deadline: float) -> float | None:

@@ -20,22 +20,21 @@ from trio.lowlevel import checkpoint
 
 from trio_grpc._attempt import (
     DEADLINE_EXCEEDED,
-    acquire_connection,
     call_error,
     deadline_error,
     outcome_error,
-    with_timeout,
 )
-from trio_grpc._balancing.policy import PickInfo
+from trio_grpc._attempts import Attempts, CallStream, Request
 from trio_grpc._balancing.service_config import MethodConfig
 from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression, compression_name
 from trio_grpc._deadline import rpc_deadline
+from trio_grpc._hedging import HedgedAttempts
 from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataLike, encode_metadata, readable_metadata
 from trio_grpc._method import Method
 from trio_grpc._options import check_kind, check_timeout
-from trio_grpc._retry import Retries
+from trio_grpc._retry import Hedges, Retries
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
@@ -81,7 +80,7 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
     def configured(self) -> CallFactory[RequestT, ResponseT]:
         """Return the factory for calls that begin now: this one, or one that does what the service config says."""
         service_config = self.channel._service_config
-        if service_config is None:
+        if service_config is None or self.config is not None:
             return self
         config = service_config.method_config(self.method.path)
         factory = self._configured
@@ -106,17 +105,50 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
             wait_for_ready = self.config.wait_for_ready
         return bool(wait_for_ready)
 
+    def request(self, encoding: str, fields: Sequence[Field], deadline: float, wait_for_ready: bool | None) -> Request:
+        """Return what all attempts of a call have in common."""
+        return Request(
+            self.channel,
+            self.method.path,
+            self.head_for(encoding),
+            fields,
+            deadline=deadline,
+            wait_for_ready=wait_for_ready,
+            message_limit=None if self.config is None else self.receive_limit,
+            single_reply=not self.method.cardinality.server_streaming,
+        )
+
     def retries(self, size: int) -> Retries | None:
         """Return what may follow a failed attempt of a call, None where no service config says anything of it.
 
         Args:
             size: bytes of its request; more than may be kept are not sent again.
         """
-        throttle, config = self.channel._retry_throttle, self.config
-        policy = None if config is None or not self.channel._retries else config.retry_policy
-        if policy is not None and size > self.channel.limits.retry_buffer_size:
-            policy = None
+        throttle = self.channel._retry_throttle
+        policy = self.config.retry_policy if self.config is not None and self._may_repeat(size) else None
         return None if policy is None and throttle is None else Retries(policy, throttle, random.uniform)
+
+    def hedges(self, size: int) -> Hedges | None:
+        """Return which attempts a call has at a time, None where that is one.
+
+        Args:
+            size: bytes of its request; more than may be kept are not sent again.
+        """
+        policy = self.config.hedging_policy if self.config is not None and self._may_repeat(size) else None
+        return None if policy is None else Hedges(policy, self.channel._retry_throttle)
+
+    def _may_repeat(self, size: int) -> bool:
+        return self.channel._retries and size <= self.channel.limits.retry_buffer_size
+
+    def attempts(
+        self, request: Request, first: tuple[bytes, bool] | None, on_settled: Callable[[Stream], None] | None = None
+    ) -> Attempts:
+        """Return what stands for the stream of a call until that is known."""
+        size = 0 if first is None else len(first[0])
+        hedges = None if self.config is None else self.hedges(size)
+        if hedges is not None:
+            return HedgedAttempts(request, first, hedges, on_settled)
+        return Attempts(request, first, self.retries(size), on_settled)
 
     def head_for(self, encoding: str) -> HeaderTemplate:
         """Return the request head for an encoding."""
@@ -165,12 +197,13 @@ class Call(Generic[RequestT, ResponseT]):
         self._factory: CallFactory[RequestT, ResponseT] = factory
         self._first = first
         self._encoding = encoding
-        self._timeout = None if timeout is None else check_timeout(timeout)
+        self._timeout = self._factory.choose_timeout(timeout)
         self._literals: Sequence[Field] = encode_metadata(metadata)
         if wait_for_ready is not None:
             check_kind("wait_for_ready", wait_for_ready, bool, " or None")
         self._wait_for_ready = wait_for_ready
-        self._stream: Stream | None = None
+        #: The stream, or what stands for it until it is known.
+        self._stream: CallStream | None = None
         self._timer: Timer | None = None
         self._deadline = inf
         self._closed = False
@@ -185,7 +218,7 @@ class Call(Generic[RequestT, ResponseT]):
             await self._open(deadline)
             return self
         expires = trio.current_time() + self._timeout
-        stream: Stream | None = None
+        stream: CallStream | None = None
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))
         if stream is None:
@@ -194,28 +227,24 @@ class Call(Generic[RequestT, ResponseT]):
         self._timer = call_at(expires, partial(expire, stream, DEADLINE_EXCEEDED))
         return self
 
-    async def _open(self, deadline: float) -> Stream:
+    async def _open(self, deadline: float) -> CallStream:
         """Queue the request headers; the server's answer is awaited by others (a server may wait for our messages)."""
         await checkpoint()
-        literals = self._literals
-        info = PickInfo(self._factory.method.path, literals)
-        connection = await acquire_connection(self._factory.channel, info, self._wait_for_ready)
-        if deadline < inf:
-            literals = with_timeout(literals, deadline, trio.current_time())
-        stream = connection.open_stream(self._factory.head_for(self._encoding), literals)
-        info._watch(stream)
-        if self._first is not None:
-            data, compressed = self._first
-            stream.queue_message(data, compressed)
-            stream.end_stream = True
-        stream.single_reply = not self._factory.method.cardinality.server_streaming
+        factory = self._factory
+        wait_for_ready = factory.choose_wait_for_ready(self._wait_for_ready)
+        request = factory.request(self._encoding, self._literals, deadline, wait_for_ready)
+        attempts = factory.attempts(request, self._first, self._settle)
+        self._stream = attempts
+        try:
+            await attempts.open()
+        except BaseException:
+            self._stream = None
+            raise
+        return self._stream
+
+    def _settle(self, stream: Stream) -> None:
+        """It is known now which stream is the call's."""
         self._stream = stream
-        if stream.end_stream:
-            stream.announce_alone()
-        else:
-            # A request mostly follows, and leaves with it.
-            stream.announce()
-        return stream
 
     async def __aexit__(
         self,
@@ -304,14 +333,14 @@ class Call(Generic[RequestT, ResponseT]):
         if callback is not None and stream.outcome is not None:
             callback()
 
-    def _opened(self) -> Stream:
+    def _opened(self) -> CallStream:
         if self._stream is None:
             raise RuntimeError("the call is not open: use 'async with stub.Method(...) as call'")
         if self._closed:
             raise trio.ClosedResourceError("call closed")
         return self._stream
 
-    async def _wait_end(self, stream: Stream) -> None:
+    async def _wait_end(self, stream: CallStream) -> None:
         """Return when the call has ended with OK."""
         if stream.outcome is None:
             await stream.wait_outcome()
@@ -323,7 +352,7 @@ class Call(Generic[RequestT, ResponseT]):
             raise outcome_error(outcome, stream, self._deadline)
 
 
-def reply_of(factory: CallFactory[Any, ResponseT], stream: Stream) -> ResponseT:
+def reply_of(factory: CallFactory[Any, ResponseT], stream: CallStream) -> ResponseT:
     """Return the only message of a stream that ended with OK.
 
     Raises:
@@ -347,14 +376,14 @@ def _inherited_deadline() -> float:
     return deadline if deadline == inf or trio.current_effective_deadline() <= deadline else inf
 
 
-def expire(stream: Stream, message: str) -> None:
+def expire(stream: CallStream, message: str) -> None:
     """End a call at its own timeout: the next operation on it raises DEADLINE_EXCEEDED."""
     if stream.outcome is None:
         # A call that ended in time keeps the messages that its reader has not taken yet.
         _give_up(stream, Outcome(StatusCode.DEADLINE_EXCEEDED, message))
 
 
-def _give_up(stream: Stream, outcome: Outcome) -> None:
+def _give_up(stream: CallStream, outcome: Outcome) -> None:
     """End a call with a status of this side's own, and tell the server."""
     stream.end(outcome)
     stream.discard_incoming()

@@ -144,6 +144,8 @@ class Channel:
         self._service_config: ServiceConfig | None = None
         self._retry_throttle: RetryThrottle | None = None
         self._use_config(None if service_config is None else to_service_config(service_config))
+        #: Bytes that calls keep to send them again.
+        self._retry_bytes = 0
         self._retries = check_kind("retries", retries, bool)
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._balancer = Balancer(

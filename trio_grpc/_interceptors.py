@@ -25,7 +25,7 @@ from trio_grpc._method import Method
 from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.header_codec import Field
-from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.stream import Answer
 
 InterceptorT = TypeVar("InterceptorT", bound=Callable[..., Awaitable[None]])
 
@@ -101,7 +101,7 @@ class InterceptedCall:
         self._status: StatusCode | None = None
         #: Where metadata comes from: the stream, or the metadata of an error (the error itself would be a cycle), and
         #: the address that it came from.
-        self._origin: Stream | tuple[Metadata, Metadata, str] | None = None
+        self._origin: Answer | tuple[Metadata, Metadata, str] | None = None
         self._scope: trio.CancelScope | None = None
         self._scope_deadline = self._deadline
 
@@ -152,7 +152,7 @@ class InterceptedCall:
     def status(self) -> StatusCode | None:
         """The status code, None until the call has ended. A call that was cancelled on this side has CANCELLED."""
         origin = self._origin
-        if not self.awaited and isinstance(origin, Stream):
+        if not self.awaited and origin is not None and not isinstance(origin, tuple):
             return None if origin.outcome is None else origin.outcome.code
         return self._status
 
@@ -209,6 +209,10 @@ class InterceptedCall:
         inner._scope = self._scope
         inner._scope_deadline = self._scope_deadline
         return inner
+
+    def _is_open(self) -> bool:
+        """Whether it is a block that was entered."""
+        return self._origin is not None and not isinstance(self._origin, tuple)
 
     def _wire_metadata(self) -> list[Field] | tuple[Field, ...]:
         return self._fields if self._metadata is None else encode_metadata(self._metadata)
@@ -305,7 +309,7 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
         raise
     finally:
         # The timeout of a block belongs to its call, and not to what stands in the block.
-        if scope is not None and (call.awaited or not isinstance(call._origin, Stream)):
+        if scope is not None and (call.awaited or not call._is_open()):
             scope.deadline = call._scope_deadline
     call._status = StatusCode.OK
 

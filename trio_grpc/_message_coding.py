@@ -7,14 +7,13 @@ the transport; which encoding a call uses, and what follows from an error, to th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from trio_grpc._codec import Codec
 from trio_grpc._compression import DecompressedTooLarge, accept_encoding, get_compressor
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.messages import CompressedBytes, Message
-from trio_grpc._transport.stream import Stream
 
 SentT = TypeVar("SentT")
 ReceivedT = TypeVar("ReceivedT")
@@ -23,6 +22,20 @@ MappingCoderT = TypeVar("MappingCoderT", bound="MappingCoder[Any, Any]")
 
 #: Makes the errors of one side: a client's are marked as received, see `RpcError.received`.
 ErrorMaker = Callable[[StatusCode, str], RpcError]
+
+
+class Source(Protocol):
+    """The stream that a message came on.
+
+    Attributes:
+        message_compressed: whether the message parsed last was compressed; noted here.
+    """
+
+    message_compressed: bool
+
+    @property
+    def peer_encoding(self) -> str:
+        """The encoding of compressed ones."""
 
 
 class MessageCoder(Generic[SentT, ReceivedT]):
@@ -108,7 +121,7 @@ class MessageCoder(Generic[SentT, ReceivedT]):
         assert compressor is not None
         return compressor.compress(data), True
 
-    def parse(self, message: Message, stream: Stream) -> ReceivedT:
+    def parse(self, message: Message, stream: Source) -> ReceivedT:
         """Return a message from its bytes, and note on its stream whether they came compressed.
 
         Raises:
@@ -162,7 +175,7 @@ class MappingCoder(MessageCoder[SentT, ReceivedT]):
             message = function(message)
         return super().serialize(message, encoding)
 
-    def parse(self, message: Message, stream: Stream) -> ReceivedT:
+    def parse(self, message: Message, stream: Source) -> ReceivedT:
         received = super().parse(message, stream)
         for function in self.received_maps:
             received = function(received)

@@ -88,7 +88,7 @@ class Limits:
             10,000; None for no limit.
         retry_buffer_size: Bytes of requests that one call keeps until its response begins, so that it can send them
             again (gRFC A6). A call that sends more has one attempt. 256 KiB, as in grpc-go and C-core.
-        total_retry_buffer_size: The same for all calls of a channel together. 16 MiB, as in grpc-java.
+        total_retry_buffer_size: The same for all streams of requests of a channel together. 16 MiB, as in grpc-java.
 
     Raises:
         TypeError: A value is not an int.

@@ -115,7 +115,7 @@ class Transparency:
         return not refused
 
 
-class _Attempts:
+class AttemptRules:
     """What retries and hedges have in common.
 
     Attributes:
@@ -153,7 +153,7 @@ class _Attempts:
         return self.previous + 1 < self._max_attempts and (self._throttle is None or self._throttle.permits)
 
 
-class Retries(_Attempts):
+class Retries(AttemptRules):
     """The retries of one call.
 
     Args:
@@ -196,7 +196,7 @@ class Retries(_Attempts):
         return min(delay, policy.max_backoff) * self._uniform(1 - _JITTER, 1 + _JITTER)
 
 
-class Hedges(_Attempts):
+class Hedges(AttemptRules):
     """The hedges of one call.
 
     Args:

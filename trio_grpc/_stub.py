@@ -33,7 +33,7 @@ from trio_grpc._method import Method
 from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._status import RpcError
 from trio_grpc._transport.header_codec import Field
-from trio_grpc._transport.stream import Stream
+from trio_grpc._transport.stream import Answer
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
@@ -139,9 +139,10 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
             TypeError, ValueError: an argument is malformed.
         """
-        encoding = self._factory.choose_encoding(compression)
-        first = self._factory.serialize(request, encoding)
-        return UnaryUnaryCall(self._factory, first, encoding, timeout, metadata, wait_for_ready)
+        factory = self._factory.configured()
+        encoding = factory.choose_encoding(compression)
+        first = factory.serialize(request, encoding)
+        return UnaryUnaryCall(factory, first, encoding, timeout, metadata, wait_for_ready)
 
 
 class UnaryStreamMethod(_Method[RequestT, ResponseT]):
@@ -172,9 +173,10 @@ class UnaryStreamMethod(_Method[RequestT, ResponseT]):
             RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
             TypeError, ValueError: an argument is malformed.
         """
-        encoding = self._factory.choose_encoding(compression)
-        first = self._factory.serialize(request, encoding)
-        return UnaryStreamCall(self._factory, first, encoding, timeout, metadata, wait_for_ready)
+        factory = self._factory.configured()
+        encoding = factory.choose_encoding(compression)
+        first = factory.serialize(request, encoding)
+        return UnaryStreamCall(factory, first, encoding, timeout, metadata, wait_for_ready)
 
     open = __call__
 
@@ -259,8 +261,9 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         Raises:
             TypeError, ValueError: an argument is malformed.
         """
-        encoding = self._factory.choose_encoding(compression)
-        return StreamUnaryCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)
+        factory = self._factory.configured()
+        encoding = factory.choose_encoding(compression)
+        return StreamUnaryCall(factory, None, encoding, timeout, metadata, wait_for_ready)
 
 
 class StreamStreamMethod(_Method[RequestT, ResponseT]):
@@ -287,8 +290,9 @@ class StreamStreamMethod(_Method[RequestT, ResponseT]):
         Raises:
             TypeError, ValueError: an argument is malformed.
         """
-        encoding = self._factory.choose_encoding(compression)
-        return StreamStreamCall(self._factory, None, encoding, timeout, metadata, wait_for_ready)
+        factory = self._factory.configured()
+        encoding = factory.choose_encoding(compression)
+        return StreamStreamCall(factory, None, encoding, timeout, metadata, wait_for_ready)
 
     open = __call__
 
@@ -384,7 +388,7 @@ class InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
         compression: Compression | str | None = None,
     ) -> ResponseT:
         async def attempt(call: InterceptedCall) -> None:
-            sender = _Sender.of(factory_for(self._factory, call))
+            sender = _Sender.of(factory_for(self._factory.configured(), call))
             try:
                 call.reply = await sender(
                     requests,
@@ -431,7 +435,7 @@ class _Sender(StreamUnaryMethod[RequestT, ResponseT]):
         return self._opened
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> Answer | None:
         """The stream of the call, None before there is one."""
         return None if self._opened is None else self._opened._stream
 

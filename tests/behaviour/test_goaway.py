@@ -102,11 +102,12 @@ async def test_a_spared_stream_goes_on_in_both_directions(nursery: trio.Nursery,
 async def test_a_call_above_the_last_stream_is_unavailable_where_it_cannot_be_repeated(
     nursery: trio.Nursery, autojump_clock: Any
 ) -> None:
-    """Messages that were sent by hand are not there to be sent again."""
-    async with ScriptedServer() as scripted:
+    """Messages of which more were sent than may be kept are not there to be sent again."""
+    async with ScriptedServer(limits=trio_grpc.Limits(adaptive_window=False, retry_buffer_size=0)) as scripted:
         accepted = Background(nursery, scripted.accept)
         async with scripted.stub.Bidi() as call:
             peer = await accepted.result()
+            await call.send(EchoRequest(text="hello"))
             await peer.expect(HeadersFrame, stream_id=1)
             await peer.send_goaway(0, ErrorCode.NO_ERROR, b"graceful_stop")
             with pytest.raises(RpcError) as caught:

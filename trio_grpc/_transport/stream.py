@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import Protocol
 
 import attrs
 import trio
@@ -78,6 +79,22 @@ class Outcome:
     unprocessed: bool = False
     closed_locally: bool = False
     received: bool = False
+
+
+class Answer(Protocol):
+    """Where a client's call has its answer from: a stream, or what stands for one."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended, None while it lives."""
+
+    @property
+    def head_record(self) -> ResponseHeaders | None:
+        """The response headers, None until they came."""
+
+    @property
+    def peer(self) -> str:
+        """The peer's address."""
 
 
 class Stream(OutgoingStream):
