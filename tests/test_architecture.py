@@ -71,7 +71,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing.round_robin _balancing.weighted_round_robin _balancing.least_request",
         "_balancing.policies",
         "_balancing.service_config",
-        "_balancing.resolver _retry",
+        "_balancing.resolver _balancing.config_in_force _retry",
         "_balancing.dns _balancing.resolving",
         "_balancing.naming",
         "_balancing.balancer",

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 import trio
 
 from trio_grpc._balancing.backoff import Backoff
+from trio_grpc._balancing.config_in_force import ConfigInForce
 from trio_grpc._balancing.connectivity import ConnectivityState, ConnectivityTracker
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.graceful_switch import GracefulSwitch
@@ -23,7 +24,6 @@ from trio_grpc._balancing.health_watch import HealthWatch
 from trio_grpc._balancing.idleness import watch_idleness
 from trio_grpc._balancing.json_fields import ServiceConfigError
 from trio_grpc._balancing.naming import Name
-from trio_grpc._balancing.pick_first import PickFirst
 from trio_grpc._balancing.policy import (
     CallEnd,
     LoadBalancingPolicy,
@@ -68,6 +68,7 @@ class Balancer:
         connectivity: the state of the channel.
         connections: all that still run, draining ones included.
         waiting: calls that wait for a connection.
+        config_in_force: what is asked of the channel, and so of its policy.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Balancer:
         self.connectivity = ConnectivityTracker()
         self.connections: set[Connection] = set()
         self.waiting = 0
+        self.config_in_force = ConfigInForce(name.text, default_config)
         self._name = name
         self._make_policy = make_policy
         self._connect = connect
@@ -96,11 +98,7 @@ class Balancer:
         self._request_head = request_head
         self._backoff = backoff
         self._idle_timeout = idle_timeout
-        self._default_config = default_config
         self._on_config = on_config
-        self._config = default_config
-        #: The resolver has published, once, something without a fault in its service config.
-        self._configured = False
         self._single: Subchannel | None = None
         self._picker: Picker | None = None
         self._error: Exception | None = None
@@ -181,42 +179,19 @@ class Balancer:
             return f"still resolving {self._name.text}"
         return f"still connecting to {self._name.text}"
 
-    # -- the service config
-
-    def _configure(self, config: ServiceConfig | ServiceConfigError | None) -> None:
-        """Use what the resolver has published, or what the user has given for when it publishes none.
+    def take_config(self, published: ServiceConfig | ServiceConfigError | None) -> None:
+        """Take the service config that the resolver has published with its endpoints, if that is one to be used.
 
         Raises:
-            ServiceConfigError: it is wrong, and there is none before it that could stay (gRFC A21).
+            ServiceConfigError: it is wrong, and there is none before it that could stay.
         """
-        if isinstance(config, ServiceConfigError):
-            if not self._configured:
-                raise config
-            _logger.warning("%s: the resolver's new service config is refused: %s", self._name.text, config)
-            return
-        self._configured = True
-        config = self._default_config if config is None else config
-        if config != self._config:
-            self._config = config
+        before = self.config_in_force.config
+        self.config_in_force.take(published)
+        config = self.config_in_force.config
+        if config is not before:
             if self._session is not None:
                 self._session.configure()
             self._on_config(config)
-
-    @property
-    def _health_service(self) -> str | None:
-        """What backends are asked about (gRFC A17); None: nothing."""
-        health_check = None if self._config is None else self._config.health_check
-        return None if health_check is None else health_check.service_name
-
-    @property
-    def _max_connections(self) -> int:
-        """How many connections to each endpoint there may be (gRFC A105)."""
-        scaling = None if self._config is None else self._config.connection_scaling
-        return 1 if scaling is None else scaling.max_connections_per_subchannel
-
-    def _configured_policy(self) -> PolicyFactory:
-        policy = None if self._config is None else self._config.load_balancing
-        return policy or PickFirst()
 
     # -- states
 
@@ -322,7 +297,7 @@ class _Session(PolicyContext):
         """There is another service config; its policy comes with the endpoints."""
         self.watch_health()
         for subchannel in self._subchannels:
-            subchannel._scale(self._balancer._max_connections)
+            subchannel._scale(self._balancer.config_in_force.max_connections)
 
     def exit_idle(self) -> None:
         assert self._policy is not None
@@ -367,13 +342,13 @@ class _Session(PolicyContext):
 
     def _on_update(self, endpoints: tuple[Endpoint, ...], config: ServiceConfig | ServiceConfigError | None) -> None:
         try:
-            self._balancer._configure(config)
+            self._balancer.take_config(config)
         except ServiceConfigError as error:
             self._on_error(error)
             self.resolution.request()
             return
         self.resolved = True
-        self._post(self._tell_update, endpoints, self._balancer._configured_policy())
+        self._post(self._tell_update, endpoints, self._balancer.config_in_force.policy)
 
     def _tell_update(self, endpoints: tuple[Endpoint, ...], make_policy: PolicyFactory) -> None:
         assert self._policy is not None
@@ -407,7 +382,7 @@ class _Session(PolicyContext):
 
     def _watch_health(self) -> None:
         assert self._policy is not None
-        self._health.set_service(self._balancer._health_service if self._policy.watches_health else None)
+        self._health.set_service(self._balancer.config_in_force.health_service if self._policy.watches_health else None)
 
     # -- what the policy asks for
 
@@ -423,7 +398,7 @@ class _Session(PolicyContext):
             label=self._balancer._describe(endpoint),
             connections=self._balancer.connections,
         )
-        subchannel._scale(self._balancer._max_connections)
+        subchannel._scale(self._balancer.config_in_force.max_connections)
         self._subchannels.add(subchannel)
         self._health.add(subchannel)
         return subchannel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 from types import TracebackType
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import trio
 
+from trio_grpc._balancing.service_config import ServiceConfig
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
 from trio_grpc._compression import Compression
@@ -40,6 +41,7 @@ class ChannelPair:
         compression: Compression | str | None,
         server_compression: Compression | str | None,
         metadata: MetadataLike | None,
+        service_config: ServiceConfig | str | bytes | Mapping[str, object] | None,
         sockets: bool,
         server_ssl_context: ssl.SSLContext | None,
         ssl_context: ssl.SSLContext | None,
@@ -71,6 +73,7 @@ class ChannelPair:
             codec=codec,
             compression=compression,
             metadata=metadata,
+            service_config=service_config,
             ssl_context=ssl_context,
             server_hostname=server_hostname,
             idle_timeout=None,
@@ -147,6 +150,7 @@ def open_channel_pair(
     compression: Compression | str | None = None,
     server_compression: Compression | str | None = None,
     metadata: MetadataLike | None = None,
+    service_config: ServiceConfig | str | bytes | Mapping[str, object] | None = None,
     sockets: bool = False,
     server_ssl_context: ssl.SSLContext | None = None,
     ssl_context: ssl.SSLContext | None = None,
@@ -178,6 +182,7 @@ def open_channel_pair(
         compression: algorithm for requests; default none.
         server_compression: algorithm for responses; default none.
         metadata: what the channel sends with every call.
+        service_config: of the channel, see `~trio_grpc.open_channel`.
         sockets: join them by a `socket.socketpair`, the production I/O path, instead of in-memory streams.
         server_ssl_context: TLS at the server.
         ssl_context: TLS at the client.
@@ -190,8 +195,8 @@ def open_channel_pair(
 
     Raises:
         TypeError: an object is no servicer, or an interceptor is not callable.
-        ValueError: two servicers implement the same method, there is no such compression, or ``metadata`` cannot be
-            sent.
+        ValueError: two servicers implement the same method, there is no such compression, ``metadata`` cannot be
+            sent, or the service config is wrong.
     """
     return ChannelPair(
         servicers,
@@ -205,6 +210,7 @@ def open_channel_pair(
         compression=compression,
         server_compression=server_compression,
         metadata=metadata,
+        service_config=service_config,
         sockets=sockets,
         server_ssl_context=server_ssl_context,
         ssl_context=ssl_context,
