@@ -63,7 +63,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
         "_balancing.service_config_choice _balancing.http_proxy _balancing.name_server _balancing.wire_fields",
-        "_balancing.dialer _balancing.endpoint _balancing.load_report _balancing.turns",
+        "_balancing.dialer _balancing.endpoint _balancing.load_report _balancing.turns _balancing.dns_service_config",
         "_balancing.subchannel _balancing.subchannel_call _balancing.happy_eyeballs",
         "_balancing.policy",
         "_balancing.health_watch",

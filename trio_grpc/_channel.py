@@ -105,6 +105,7 @@ class Channel:
         http_proxy: ProxyOption,
         load_balancing: LoadBalancing | None,
         service_config: ServiceConfig | str | bytes | Mapping[str, object] | None,
+        service_config_from_dns: bool,
         resolvers: Mapping[str, Resolver] | None,
         idle_timeout: float | None,
         interceptors: Iterable[ClientInterceptor],
@@ -124,7 +125,8 @@ class Channel:
             check_ascii("authority", authority)
         if user_agent is not None:
             check_ascii("user_agent", user_agent)
-        name = _name_of(target, resolvers)
+        check_kind("service_config_from_dns", service_config_from_dns, bool)
+        name = _name_of(target, resolvers, service_config_from_dns)
         proxy = _proxy_of(name, http_proxy)
         if proxy is not None:
             name = unresolved(name)
@@ -383,7 +385,7 @@ class Channel:
             _logger.warning("keepalive of new connections to %s: every %g s", self.target, time)
 
 
-def _name_of(target: Target, resolvers: Mapping[str, Resolver] | None) -> Name:
+def _name_of(target: Target, resolvers: Mapping[str, Resolver] | None, service_config_from_dns: bool) -> Name:
     if resolvers is not None and not isinstance(resolvers, Mapping):
         raise TypeError(f"resolvers must be a mapping of schemes, not {type(resolvers).__name__}")
     schemes = {} if resolvers is None else dict(resolvers)
@@ -391,7 +393,7 @@ def _name_of(target: Target, resolvers: Mapping[str, Resolver] | None) -> Name:
         if not callable(resolver):
             raise TypeError(f"resolvers[{scheme!r}] must be an async callable, not {type(resolver).__name__}")
     if isinstance(target, str):
-        return resolve_name(target, schemes)
+        return resolve_name(target, schemes, service_config_from_dns=service_config_from_dns)
     if isinstance(target, trio.abc.Stream):
         return static_name(Endpoint(type(target).__name__, connect=once(target)))
     if callable(target):
@@ -447,6 +449,7 @@ def open_channel(
     http_proxy: str | Literal[False] | None = None,
     load_balancing: LoadBalancing | None = None,
     service_config: ServiceConfig | str | bytes | Mapping[str, object] | None = None,
+    service_config_from_dns: bool = False,
     resolvers: Mapping[str, Resolver] | None = None,
     idle_timeout: float | None = _IDLE_TIMEOUT,
     interceptors: Iterable[ClientInterceptor] = (),
@@ -481,6 +484,8 @@ def open_channel(
             or `RoundRobin`, or a class of your own made from `LoadBalancingPolicy`. None: what the service config says,
             ``"pick_first"`` where it says nothing.
         service_config: what holds for calls while the resolver publishes no service config: one, or its JSON.
+        service_config_from_dns: look up the TXT record ``_grpc_config.host`` (gRFC A2) together with the addresses of
+            the target's host; its service config goes before ``service_config``. It takes dnspython.
         resolvers: resolvers by the scheme of the targets that they resolve; they go before the built-in ones.
         idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
             least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
@@ -494,7 +499,8 @@ def open_channel(
     Raises:
         ValueError: the target, the metadata or an option is malformed; the message names it.
         TypeError: the target or an option is of none of these types.
-        ModuleNotFoundError: the target names a name server, which takes dnspython (``pip install 'trio-grpc[dns]'``).
+        ModuleNotFoundError: the target names a name server, or there is ``service_config_from_dns``: both take
+            dnspython (``pip install 'trio-grpc[dns]'``).
     """
     return Channel(
         target,
@@ -510,6 +516,7 @@ def open_channel(
         http_proxy=http_proxy,
         load_balancing=load_balancing,
         service_config=service_config,
+        service_config_from_dns=service_config_from_dns,
         resolvers=resolvers,
         idle_timeout=idle_timeout,
         interceptors=interceptors,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import trio
 import trio.testing
 
-from trio_grpc import Endpoint, Resolution, ResolverTarget
+import trio_grpc
+from trio_grpc import Endpoint, Resolution, ResolverTarget, ServiceConfig, ServiceConfigError
 from trio_grpc._balancing.dns import DnsResolver, system_addresses
+from trio_grpc._balancing.dns_service_config import DnsServiceConfig
 
 Clock = trio.testing.MockClock
 
@@ -26,12 +29,17 @@ class Bench:
         self.answer: list[str] = ["10.0.0.1"]
         self.takes = 0.0
         self.published: list[list[str]] = []
+        self.configs: list[object] = []
+        self.texts: Exception | list[str] = []
+        self.texts_take = 0.0
+        self.texts_asked: list[str] = []
         self.error: Exception | None = None
         self.resolution = Resolution(self._on_update, lambda _: None)
         self._nursery = nursery
 
-    def _on_update(self, endpoints: tuple[Endpoint, ...], _: object) -> None:
+    def _on_update(self, endpoints: tuple[Endpoint, ...], config: object) -> None:
         self.published.append([endpoint.address for endpoint in endpoints])
+        self.configs.append(config)
 
     async def _lookup(self, host: str, port: int) -> Sequence[str]:
         self.lookups.append((trio.current_time(), host, port))
@@ -39,6 +47,18 @@ class Bench:
         if isinstance(self.error, Exception):
             raise self.error
         return self.answer
+
+    async def _find_texts(self, name: str) -> Sequence[str]:
+        self.texts_asked.append(name)
+        await trio.sleep(self.texts_take)
+        if isinstance(self.texts, Exception):
+            raise self.texts
+        return self.texts
+
+    async def run_with_config(self) -> None:
+        """The same, with the service config from DNS."""
+        look_up = DnsServiceConfig(self._find_texts, hostname="here", random_percentage=20).look_up
+        await DnsResolver(self._lookup, look_up)(ResolverTarget("dns", "", "name.example:50051"), self.resolution)
 
     async def run(self, path: str = "name.example:50051") -> None:
         await DnsResolver(self._lookup)(ResolverTarget("dns", "", path), self.resolution)
@@ -142,3 +162,83 @@ async def test_the_system_is_asked_through_trio(autojump_clock: Clock) -> None:
 async def test_other_families_are_left_out(autojump_clock: Clock) -> None:
     trio.socket.set_custom_hostname_resolver(System((socket.AF_UNIX, "/x")))
     assert not await system_addresses("name.example", 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Service configs (gRFC A2)
+
+
+async def test_the_service_config_is_looked_up_with_the_addresses(
+    bench: Bench, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    bench.takes = bench.texts_take = 5
+    bench.texts = ["v=spf1", 'grpc_config=[{"serviceConfig": {"loadBalancingConfig": [{"round_robin": {}}]}}]']
+    nursery.start_soon(bench.run_with_config)
+    await trio.sleep(5.1)
+    assert bench.texts_asked == ["_grpc_config.name.example"]
+    assert bench.published == [["10.0.0.1:50051"]]
+    assert bench.configs == [ServiceConfig(load_balancing=trio_grpc.RoundRobin())]
+    # It comes and goes with the record.
+    bench.texts = []
+    bench.resolution.request()
+    await trio.sleep(60)
+    assert bench.configs[1:] == [None]
+
+
+@pytest.mark.parametrize(
+    ("choice", "taken"),
+    [
+        ('"percentage": 21', True),
+        ('"percentage": 20', False),
+        ('"clientHostname": ["there", "here"]', True),
+        ('"clientHostname": ["there"]', False),
+    ],
+)
+async def test_a_choice_is_for_some_clients(
+    bench: Bench, nursery: trio.Nursery, autojump_clock: Clock, choice: str, taken: bool
+) -> None:
+    bench.texts = [f'grpc_config=[{{{choice}, "serviceConfig": {{}}}}]']
+    nursery.start_soon(bench.run_with_config)
+    await settle()
+    assert bench.configs == [ServiceConfig() if taken else None]
+
+
+async def test_a_look_up_of_the_service_config_that_fails_finds_none(
+    bench: Bench, nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trio_grpc")
+    bench.texts = OSError("SERVFAIL")
+    nursery.start_soon(bench.run_with_config)
+    await settle()
+    assert (bench.published, bench.configs) == ([["10.0.0.1:50051"]], [None])
+    assert caplog.messages == ["no service config for name.example from DNS: SERVFAIL"]
+
+
+async def test_a_look_up_of_the_service_config_that_hangs_finds_none(
+    bench: Bench, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    bench.texts_take = 1000
+    nursery.start_soon(bench.run_with_config)
+    await trio.sleep(29)
+    assert not bench.published
+    await trio.sleep(2)
+    assert (bench.published, bench.configs) == ([["10.0.0.1:50051"]], [None])
+
+
+async def test_a_wrong_service_config_is_published_as_wrong(
+    bench: Bench, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    bench.texts = ["grpc_config={}"]
+    nursery.start_soon(bench.run_with_config)
+    await settle()
+    (config,) = bench.configs
+    assert isinstance(config, ServiceConfigError)
+    assert "grpc_config: must be a list of choices" in str(config)
+
+
+async def test_without_addresses_a_service_config_is_not_waited_for(bench: Bench, autojump_clock: Clock) -> None:
+    bench.error = socket.gaierror(socket.EAI_NONAME, "no such name")
+    bench.texts_take = 10
+    with pytest.raises(socket.gaierror):
+        await bench.run_with_config()
+    assert trio.current_time() == 0

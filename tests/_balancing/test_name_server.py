@@ -94,6 +94,9 @@ def test_without_dnspython_an_error_says_what_to_install(monkeypatch: pytest.Mon
     )
     # Nobody else needs it.
     trio_grpc.open_channel("dns:///host")
+    with pytest.raises(ModuleNotFoundError, match=r"^service_config_from_dns needs dnspython"):
+        trio_grpc.open_channel("dns:///host", service_config_from_dns=True)
+    trio_grpc.open_channel("ipv4:10.0.0.1:5", service_config_from_dns=True)
 
 
 class Answers:
@@ -103,10 +106,19 @@ class Answers:
         self.server = support.NameServer({})
         self.broken: dict[str, Exception] = {}
         self.takes = 0.0
+        self.searches: list[bool] = []
+        self.made: list[dns.asyncresolver.Resolver] = []
         answers = self
 
         class Resolver(dns.asyncresolver.Resolver):
-            async def resolve(self, qname: Any, rdtype: Any = "A", *_: Any, **__: Any) -> Any:
+            def __init__(self, configure: bool = True) -> None:
+                super().__init__(configure=False)
+                if configure:
+                    self.nameservers = ["192.0.2.1"]
+                answers.made.append(self)
+
+            async def resolve(self, qname: Any, rdtype: Any = "A", *_: Any, search: bool, **__: Any) -> Any:
+                answers.searches.append(search)
                 await trio.sleep(answers.takes)
                 if rdtype in answers.broken:
                     raise answers.broken[rdtype]
@@ -122,7 +134,9 @@ class Answers:
                 return answer
 
         monkeypatch.setattr(dns.asyncresolver, "Resolver", Resolver)
-        self.addresses = NameServer(TcpTarget("10.0.0.10", 53), "this").addresses
+        name_server = NameServer(TcpTarget("10.0.0.10", 53), "this")
+        self.addresses = name_server.addresses
+        self.texts = name_server.texts
 
 
 @pytest.fixture
@@ -155,6 +169,26 @@ async def test_a_host_without_addresses_has_none(answers: Answers, autojump_cloc
 async def test_a_name_that_does_not_exist(answers: Answers, autojump_clock: Clock) -> None:
     with pytest.raises(dns.resolver.NXDOMAIN, match=r"does not exist: nobody\.example"):
         await answers.addresses("nobody.example", 1)
+
+
+async def test_texts_come_in_one_piece_each(answers: Answers, autojump_clock: Clock) -> None:
+    answers.server.records = {("_grpc_config.a.example.", "TXT"): ['"grpc_config=" "[]"', '"other"']}
+    assert sorted(await answers.texts("_grpc_config.a.example")) == ["grpc_config=[]", "other"]
+    assert await answers.texts("_grpc_config.nobody.example") == []
+    answers.broken = {"TXT": dns.resolver.NoNameservers()}
+    with pytest.raises(dns.resolver.NoNameservers):
+        await answers.texts("_grpc_config.a.example")
+
+
+async def test_the_name_servers_of_the_system_are_asked_with_its_search_domains(
+    answers: Answers, autojump_clock: Clock
+) -> None:
+    answers.server.records = {("_grpc_config.a.", "TXT"): ['"grpc_config=[]"']}
+    assert await NameServer(None, "this").texts("_grpc_config.a") == ["grpc_config=[]"]
+    await answers.texts("_grpc_config.a")
+    assert answers.searches == [True, False]
+    # The first is configured by the system, the second by us.
+    assert [resolver.nameservers == ["192.0.2.1"] for resolver in answers.made] == [True, False]
 
 
 async def test_names_of_other_alphabets(answers: Answers, autojump_clock: Clock) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 from echo_pb2 import EchoRequest
@@ -32,6 +34,29 @@ async def test_calls_go_where_the_name_server_says(nursery: trio.Nursery) -> Non
                 f"failed to resolve dns://{authority}/nobody.example:{port}: "
                 "The DNS query name does not exist: nobody.example."
             )
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_service_config_from_dns(nursery: trio.Nursery) -> None:
+    server: Server = await nursery.start(trio_grpc.serve, [Echo()], "127.0.0.1:0")
+    port = server.addresses[0].rpartition(":")[2]
+    config = {"methodConfig": [{"name": [{"service": "echo.Echo"}], "maxRequestMessageBytes": 3}]}
+    # The strings of a record are at most 255 bytes long.
+    attribute = "grpc_config=" + json.dumps([{"serviceConfig": config}])
+    text = " ".join(json.dumps(attribute[start : start + 50]) for start in range(0, len(attribute), 50))
+    records = {("echo.example.", "A"): ["127.0.0.1"], ("_grpc_config.echo.example.", "TXT"): [text]}
+    async with open_name_server(records) as name_server:
+        target = f"dns://127.0.0.1:{name_server.port}/echo.example:{port}"
+        for enabled in (False, True):
+            async with trio_grpc.open_channel(target, service_config_from_dns=enabled) as channel:
+                await channel.wait_ready()
+                call = EchoStub(channel).Unary(EchoRequest(text="too much"), timeout=10)
+                if enabled:
+                    with pytest.raises(RpcError, match="3 bytes") as caught:
+                        await call
+                    assert caught.value.code is StatusCode.RESOURCE_EXHAUSTED
+                else:
+                    await call
     nursery.cancel_scope.cancel()
 
 

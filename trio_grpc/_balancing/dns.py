@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import trio
 
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.json_fields import ServiceConfigError
 from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.target import ResolverTarget, TcpTarget, parse_target
 
@@ -19,6 +20,8 @@ LOOKUP_TIMEOUT = 30.0
 
 #: Asked for the addresses of a host; told the port, as some name services want.
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
+#: A service config, or what is wrong with the one that there is; None where there is none.
+FoundConfig = Mapping[str, object] | ServiceConfigError | None
 
 
 async def system_addresses(host: str, port: int) -> Sequence[str]:
@@ -34,6 +37,7 @@ class DnsResolver:
 
     Args:
         lookup: finds addresses.
+        config_lookup: finds the service config of a host, at the same time; None to do without.
         min_interval: seconds between two look-ups.
         timeout: seconds that one may take.
     """
@@ -41,11 +45,13 @@ class DnsResolver:
     def __init__(
         self,
         lookup: Lookup = system_addresses,
+        config_lookup: Callable[[str], Awaitable[FoundConfig]] | None = None,
         *,
         min_interval: float = MIN_INTERVAL,
         timeout: float = LOOKUP_TIMEOUT,
     ) -> None:
         self.lookup = lookup
+        self.config_lookup = config_lookup
         self._min_interval = min_interval
         self._timeout = timeout
 
@@ -58,16 +64,39 @@ class DnsResolver:
             return
         while True:
             asked_at = trio.current_time()
-            resolution.update(await self._resolve(address))
+            endpoints, config = await self._resolve(address)
+            resolution.update(endpoints, config)
             await resolution.wait_stale()
             await trio.sleep_until(asked_at + self._min_interval)
 
-    async def _resolve(self, address: TcpTarget) -> list[Endpoint]:
-        with trio.move_on_after(self._timeout) as scope:
-            found = await self.lookup(address.host, address.port)
-        if scope.cancelled_caught:
+    async def _resolve(self, address: TcpTarget) -> tuple[list[Endpoint], FoundConfig]:
+        found: Sequence[str] | None = None
+        config: FoundConfig = None
+        failure: Exception | None = None
+
+        async def find_config(look_up: Callable[[str], Awaitable[FoundConfig]]) -> None:
+            nonlocal config
+            config = await look_up(address.host)
+
+        with trio.move_on_after(self._timeout):
+            async with trio.open_nursery() as nursery:
+                if self.config_lookup is not None:
+                    nursery.start_soon(find_config, self.config_lookup)
+                try:
+                    found = await self.lookup(address.host, address.port)
+                except Exception as error:
+                    # Not through the nursery, which would wrap it.
+                    failure = error
+                    nursery.cancel_scope.cancel()
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # Its traceback has this frame in it.
+                del failure
+        if found is None:
             raise TimeoutError(f"no answer within {self._timeout:g} s")
         if not found:
             raise OSError(f"{address.host} has no addresses")
         # One may come once per protocol.
-        return [Endpoint(str(TcpTarget(host, address.port))) for host in dict.fromkeys(found)]
+        return [Endpoint(str(TcpTarget(host, address.port))) for host in dict.fromkeys(found)], config

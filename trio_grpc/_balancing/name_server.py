@@ -20,19 +20,19 @@ _UDP_PAYLOAD = 1232
 
 
 class NameServer:
-    """Looks names up at one name server, over UDP, and over TCP what is too large for that.
+    """Looks names up at a name server, over UDP, and over TCP what is too large for that.
 
     How long it may take is up to the caller's cancel scope: an answer that is lost is asked for again for ever.
 
     Args:
-        address: where the name server is.
+        address: where the name server is; None for those that the operating system asks, with its search domains.
         needed_for: what an error calls that which asks for one.
 
     Raises:
         ModuleNotFoundError: dnspython is not installed.
     """
 
-    def __init__(self, address: TcpTarget, needed_for: str) -> None:
+    def __init__(self, address: TcpTarget | None, needed_for: str) -> None:
         self.address = address
         try:
             import dns.asyncresolver  # noqa: F401, PLC0415 (an extra)
@@ -61,26 +61,47 @@ class NameServer:
                 nursery.start_soon(ask, kind)
         addresses = [*found["AAAA"], *found["A"]]
         if failures and not addresses:
-            raise failures[0]
+            raise failures.pop(0)
         return addresses
+
+    async def texts(self, name: str) -> Sequence[str]:
+        """Return the TXT records of a name, each in one piece; there may be none.
+
+        Raises:
+            dns.exception.DNSException: the name server does not say.
+        """
+        from dns.resolver import NXDOMAIN  # noqa: PLC0415
+
+        try:
+            records = await self._ask(name, "TXT")
+        except NXDOMAIN:
+            return []
+        return [b"".join(record.strings).decode("utf-8", "replace") for record in records]
 
     async def _ask(self, name: str, kind: str) -> Sequence[Any]:
         """Return all records of one kind."""
         from dns.asyncbackend import get_backend  # noqa: PLC0415
         from dns.resolver import NoAnswer  # noqa: PLC0415
 
+        resolver = await self._resolver()
         try:
-            answer = await self._resolver().resolve(name, kind, lifetime=inf, backend=get_backend("trio"))
+            answer = await resolver.resolve(
+                name, kind, lifetime=inf, search=self.address is None, backend=get_backend("trio")
+            )
         except NoAnswer:
             return []
         return tuple(answer)
 
-    def _resolver(self) -> Resolver:
+    async def _resolver(self) -> Resolver:
         from dns.asyncresolver import Resolver  # noqa: PLC0415
         from dns.nameserver import Do53Nameserver  # noqa: PLC0415
 
-        resolver = Resolver(configure=False)
-        resolver.nameservers = [Do53Nameserver(self.address.host, self.address.port)]
+        if self.address is None:
+            # Anew each time, as machines move between networks. It reads files.
+            resolver = await trio.to_thread.run_sync(Resolver)
+        else:
+            resolver = Resolver(configure=False)
+            resolver.nameservers = [Do53Nameserver(self.address.host, self.address.port)]
         resolver.use_edns(0, payload=_UDP_PAYLOAD)
         return resolver
 

@@ -8,15 +8,17 @@ from urllib.parse import quote
 import attrs
 import trio
 
-from trio_grpc._balancing.dns import DnsResolver
+from trio_grpc._balancing.dns import DnsResolver, system_addresses
+from trio_grpc._balancing.dns_service_config import DnsServiceConfig
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.name_server import NameServer, parse_name_server
 from trio_grpc._balancing.resolver import Resolution, Resolver
 from trio_grpc._balancing.target import (
+    DEFAULT_PORT,
     ResolverTarget,
     TcpTarget,
-    UnixTarget,
     parse_addresses,
+    parse_host_port,
     parse_target,
     split_target,
 )
@@ -62,16 +64,17 @@ class Name:
     custom: bool = False
 
 
-def resolve_name(text: str, resolvers: Mapping[str, Resolver]) -> Name:
+def resolve_name(text: str, resolvers: Mapping[str, Resolver], *, service_config_from_dns: bool = False) -> Name:
     """Return what a target means.
 
     Args:
         text: the target.
         resolvers: the user's resolvers by scheme; they go before ours.
+        service_config_from_dns: where we ask DNS, ask for the service config as well.
 
     Raises:
         ValueError: the target is malformed; the message shows it.
-        ModuleNotFoundError: it names a name server, and dnspython is not installed.
+        ModuleNotFoundError: that takes dnspython, which is not installed.
     """
     target = split_target(text, {*_BUILT_IN, *resolvers})
     custom = resolvers.get(target.scheme)
@@ -86,25 +89,27 @@ def resolve_name(text: str, resolvers: Mapping[str, Resolver]) -> Name:
         shown = ",".join(map(str, addresses))
         resolver = custom or StaticResolver(Endpoint(str(address)) for address in addresses)
         return Name(shown, addresses[0].host, str(addresses[0]), resolver, target, addresses[0])
-    if target.scheme == "dns" and target.authority:
-        return _name_of_dns(text, target, custom)
-    address = parse_target(text)
-    if isinstance(address, UnixTarget):
-        # gRPC sends "localhost" for unix sockets: their paths are no authority.
-        return Name(str(address), "localhost", "localhost", custom or StaticResolver([Endpoint(str(address))]), target)
-    return Name(str(address), address.host, str(address), custom or DnsResolver(), target, address)
+    if target.scheme == "dns":
+        address = parse_host_port(target.path, text, DEFAULT_PORT)
+        shown = f"dns://{target.authority}/{address}" if target.authority else str(address)
+        resolver = custom or _dns_resolver(text, target, service_config_from_dns)
+        return Name(shown, address.host, str(address), resolver, target, address)
+    path = parse_target(text)
+    # gRPC sends "localhost" for unix sockets: their paths are no authority.
+    return Name(str(path), "localhost", "localhost", custom or StaticResolver([Endpoint(str(path))]), target)
 
 
-def _name_of_dns(text: str, target: ResolverTarget, custom: Resolver | None) -> Name:
-    """Return what a target means that names a name server."""
-    address = parse_target(f"dns:{target.path}")
-    assert isinstance(address, TcpTarget)
-    shown = f"dns://{target.authority}/{address}"
-    resolver = custom
-    if resolver is None:
-        server = NameServer(parse_name_server(target.authority, text), f"target {text!r}")
-        resolver = DnsResolver(server.addresses)
-    return Name(shown, address.host, str(address), resolver, target, address)
+def _dns_resolver(text: str, target: ResolverTarget, service_config_from_dns: bool) -> DnsResolver:
+    if not (target.authority or service_config_from_dns):
+        return DnsResolver()
+    server_address, needed_for = None, "service_config_from_dns"
+    if target.authority:
+        server_address, needed_for = parse_name_server(target.authority, text), f"target {text!r}"
+    server = NameServer(server_address, needed_for)
+    return DnsResolver(
+        server.addresses if target.authority else system_addresses,
+        DnsServiceConfig(server.texts).look_up if service_config_from_dns else None,
+    )
 
 
 def unresolved(name: Name) -> Name:
