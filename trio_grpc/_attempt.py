@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from math import inf
 
 import trio
+from trio.lowlevel import checkpoint
 
 from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._balancing.subchannel import ConnectFailed
@@ -80,6 +81,8 @@ async def acquire_connection(channel: Channel, info: PickInfo, wait_for_ready: b
                 try:
                     connection = await channel._wait_connection(info, bool(wait_for_ready))
                 except ConnectFailed as failed:
+                    # It may not have waited for anything, and a caller in a loop must let others run: us as well.
+                    await checkpoint()
                     raise call_error(StatusCode.UNAVAILABLE, str(failed)) from failed.__cause__
             if connection.table.acquire_nowait():
                 return connection

@@ -50,6 +50,18 @@ async def failure_of_a_block(channel: trio_grpc.Channel, **options: Any) -> RpcE
 REFUSED = f"[Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
 
 
+@pytest.mark.parametrize("ask", [failure, failure_of_a_block])
+async def test_failing_at_once_is_a_checkpoint(
+    network: Network, autojump_clock: Clock, ask: Callable[[trio_grpc.Channel], Awaitable[RpcError]]
+) -> None:
+    """A caller that tries again and again would otherwise keep the channel itself from ever connecting."""
+    async with trio_grpc.open_channel("closed.example:50051") as channel:
+        await ask(channel)
+        assert channel.state is ConnectivityState.TRANSIENT_FAILURE
+        with trio.testing.assert_checkpoints():
+            await ask(channel)
+
+
 async def test_a_closed_port(network: Network, autojump_clock: Clock) -> None:
     async with trio_grpc.open_channel("closed.example:50051") as channel:
         for ask in (failure, failure_of_a_block):

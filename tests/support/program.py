@@ -67,12 +67,19 @@ class Program:
         assert line.startswith("serving on "), line
         return line.removeprefix("serving on ")
 
+    async def tell(self, line: str) -> None:
+        """Give it a line to read."""
+        assert self.process.stdin is not None
+        await self.process.stdin.send_all(f"{line}\n".encode())
+
     def press(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     async def ended(self) -> tuple[int, list[str]]:
-        """How it ended, and the lines that nobody has read."""
+        """How it ended, and the lines that nobody has read; it is told no more."""
+        assert self.process.stdin is not None
         assert self.process.stdout is not None
+        await self.process.stdin.aclose()
         async for data in self.process.stdout:
             self._lines += data
         return await self.process.wait(), self._lines.decode().splitlines()
@@ -89,6 +96,7 @@ async def program(text: str, *arguments: str) -> AsyncIterator[Any]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "protos")])
     process = await trio.lowlevel.open_process(
         [sys.executable, "-X", "dev", "-W", "error", "-u", "-c", PRELUDE + textwrap.dedent(text), *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
