@@ -267,6 +267,7 @@ class _Session(PolicyContext):
         self._health = HealthWatch(
             self._tell_state, self._start_soon, self._post, balancer._request_head, balancer._backoff
         )
+        self._watches_health = False
         self._subchannels: set[Subchannel] = set()
         self._scopes: set[trio.CancelScope] = set()
         self._closed = False
@@ -382,7 +383,8 @@ class _Session(PolicyContext):
 
     def _watch_health(self) -> None:
         assert self._policy is not None
-        self._health.set_service(self._balancer.config_in_force.health_service if self._policy.watches_health else None)
+        self._watches_health = self._policy.watches_health
+        self._health.set_service(self._balancer.config_in_force.health_service if self._watches_health else None)
 
     # -- what the policy asks for
 
@@ -417,6 +419,9 @@ class _Session(PolicyContext):
         check_published(state, picker, error)
         if not self._closed:
             self._balancer._publish(state, picker, error)
+            if self._policy is not None and self._policy.watches_health is not self._watches_health:
+                # A policy inside of it has made room for another one.
+                self.watch_health()
 
     def request_resolution(self) -> None:
         self.resolution.request()

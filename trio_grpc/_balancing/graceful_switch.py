@@ -41,9 +41,12 @@ class GracefulSwitch(LoadBalancingPolicy):
         self._owners: dict[Subchannel, _Tenure] = {}
 
     def switch_to(self, make_policy: PolicyFactory) -> None:
-        """Use the policy that this makes, unless it is what makes the newest one already."""
+        """Use the policy that this makes, unless the newest one is that already, or becomes it."""
         newest = self._newest
         if newest is not None and newest.make_policy == make_policy:
+            return
+        if newest is not None and newest.policy.reconfigure(make_policy):
+            newest.make_policy = make_policy
             return
         tenure = _Tenure(self, self.context, make_policy)
         dropped, self._successor = self._successor, tenure
@@ -96,7 +99,6 @@ class GracefulSwitch(LoadBalancingPolicy):
         """The successor serves from now on."""
         old, self._serving, self._successor = self._serving, self._successor, None
         assert self._serving is not None
-        self.watches_health = self._serving.policy.watches_health
         # First of all, so that no call is sent where the subchannels have gone.
         self._serving.republish()
         if old is not None:
@@ -131,6 +133,7 @@ class _Tenure(PolicyContext):
 
     def republish(self) -> None:
         """Publish to the channel what the policy has published last."""
+        self._switch.watches_health = self.policy.watches_health
         self._context.publish(self.state, self._picker, self._error)
 
     def end(self) -> None:

@@ -175,6 +175,18 @@ class LoadBalancingPolicy(abc.ABC):
     def __init__(self, context: PolicyContext) -> None:
         self.context = context
 
+    def reconfigure(self, make_policy: PolicyFactory) -> bool:
+        """Go on with the options of another factory, and with all that is known so far.
+
+        Args:
+            make_policy: what the service config asks for now; not equal to what has made this policy.
+
+        Returns:
+            Whether it does so; otherwise what the other factory makes takes the place of this policy.
+        """
+        del make_policy
+        return False
+
     @abc.abstractmethod
     def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
         """Use these endpoints from now on, in the place of those before; there may be none."""
