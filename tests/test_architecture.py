@@ -69,6 +69,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_balancing.health_watch",
         "_balancing.graceful_switch _balancing.pick_first _balancing.connect_to_all _balancing.ring_hash",
         "_balancing.round_robin _balancing.weighted_round_robin _balancing.least_request",
+        "_balancing.outlier_detection",
         "_balancing.policies",
         "_balancing.service_config",
         "_balancing.resolver _balancing.config_in_force _retry",

@@ -6,6 +6,9 @@ from trio_grpc._balancing.connectivity import ConnectivityState as ConnectivityS
 from trio_grpc._balancing.endpoint import Endpoint as Endpoint
 from trio_grpc._balancing.json_fields import ServiceConfigError as ServiceConfigError
 from trio_grpc._balancing.least_request import LeastRequest as LeastRequest
+from trio_grpc._balancing.outlier_detection import FailurePercentageEjection as FailurePercentageEjection
+from trio_grpc._balancing.outlier_detection import OutlierDetection as OutlierDetection
+from trio_grpc._balancing.outlier_detection import SuccessRateEjection as SuccessRateEjection
 from trio_grpc._balancing.pick_first import PickFirst as PickFirst
 from trio_grpc._balancing.policy import CallEnd as CallEnd
 from trio_grpc._balancing.policy import LoadBalancingPolicy as LoadBalancingPolicy
@@ -86,6 +89,7 @@ __all__ = (
     "ConnectivityState",
     "DecompressedTooLarge",
     "Endpoint",
+    "FailurePercentageEjection",
     "HealthCheckConfig",
     "HedgingPolicy",
     "InterceptedCall",
@@ -100,6 +104,7 @@ __all__ = (
     "MetadataLike",
     "Method",
     "MethodConfig",
+    "OutlierDetection",
     "Pick",
     "PickFirst",
     "PickInfo",
@@ -129,6 +134,7 @@ __all__ = (
     "StreamUnaryCall",
     "StreamUnaryMethod",
     "Subchannel",
+    "SuccessRateEjection",
     "UnaryStreamCall",
     "UnaryStreamMethod",
     "UnaryUnaryCall",

@@ -7,6 +7,7 @@ from typing import Literal
 
 from trio_grpc._balancing.json_fields import ServiceConfigError, as_mapping, within
 from trio_grpc._balancing.least_request import LeastRequest
+from trio_grpc._balancing.outlier_detection import OutlierDetection
 from trio_grpc._balancing.pick_first import PickFirst
 from trio_grpc._balancing.policy import PolicyFactory
 from trio_grpc._balancing.ring_hash import RingHash
@@ -22,7 +23,14 @@ PolicyName = Literal[
     "least_request_experimental",
     "ring_hash",
     "ring_hash_experimental",
+    "outlier_detection",
+    "outlier_detection_experimental",
 ]
+
+
+def _read_outlier_detection(config: Mapping[str, object]) -> PolicyFactory:
+    return OutlierDetection.from_json(config, parse_child=parse_load_balancing)
+
 
 #: What makes each policy from its part of a service config.
 _READERS: Mapping[str, Callable[[Mapping[str, object]], PolicyFactory]] = {
@@ -34,6 +42,8 @@ _READERS: Mapping[str, Callable[[Mapping[str, object]], PolicyFactory]] = {
     "least_request_experimental": LeastRequest.from_json,
     "ring_hash": RingHash.from_json,
     "ring_hash_experimental": RingHash.from_json,
+    "outlier_detection": _read_outlier_detection,
+    "outlier_detection_experimental": _read_outlier_detection,
 }
 
 
