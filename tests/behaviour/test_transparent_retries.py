@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,83 +12,20 @@ from echo_trio_grpc import EchoStub
 
 import trio_grpc
 from tests.behaviour.scripted import Background, ScriptedServer
-from tests.support.retries import Flaky
+from tests.support.retries import A, B, Flaky, Operation, answer, every_kind, head_of
 from trio_grpc import RpcError, StatusCode
 from trio_grpc._transport.connection import Connection, ConnectionLost
 from trio_grpc._transport.stream import Stream
 from trio_grpc.testing import (
     DataFrame,
     ErrorCode,
-    HeadersFrame,
     RstStreamFrame,
     ScriptedPeer,
     open_channel_pair,
 )
 
 Clock = trio.testing.MockClock
-Operation = Callable[[EchoStub], Awaitable[list[str]]]
 pytestmark = pytest.mark.usefixtures("quiet_log")
-
-A, B = EchoRequest(text="a"), EchoRequest(text="b")
-
-
-async def unary(stub: EchoStub) -> list[str]:
-    return [(await stub.Unary(A)).text]
-
-
-async def unary_with_timeout(stub: EchoStub) -> list[str]:
-    return [(await stub.Unary(A, timeout=1000)).text]
-
-
-async def unary_block(stub: EchoStub) -> list[str]:
-    async with stub.Unary.open(A) as call:
-        return [(await call.receive()).text]
-
-
-async def server_stream(stub: EchoStub) -> list[str]:
-    async with stub.ServerStream(A, timeout=1000) as call:
-        return [reply.text async for reply in call]
-
-
-async def client_stream(stub: EchoStub) -> list[str]:
-    async def requests() -> AsyncIterator[EchoRequest]:
-        yield A
-        await trio.sleep(3)
-        yield B
-
-    return [(await stub.ClientStream(requests())).text]
-
-
-async def client_stream_block(stub: EchoStub) -> list[str]:
-    async with stub.ClientStream.open() as call:
-        with contextlib.suppress(trio.BrokenResourceError):
-            await call.send(A)
-            await call.send(B)
-        await call.done_sending()
-        return [(await call.receive()).text]
-
-
-async def bidi(stub: EchoStub) -> list[str]:
-    async with stub.Bidi() as call:
-        with contextlib.suppress(trio.BrokenResourceError):
-            await call.send(A)
-            await trio.sleep(3)
-            await call.send(B)
-        await call.done_sending()
-        await call.wait_initial_metadata()
-        return [reply.text async for reply in call]
-
-
-OPERATIONS = [unary, unary_with_timeout, unary_block, server_stream, client_stream, client_stream_block, bidi]
-every_kind = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
-
-
-async def head_of(peer: ScriptedPeer, stream_id: int) -> HeadersFrame:
-    """The head of a call; what comes of others is passed over."""
-    while True:
-        frame = await peer.receive_frame()
-        if isinstance(frame, HeadersFrame) and frame.stream_id == stream_id:
-            return frame
 
 
 async def expect_all(peer: ScriptedPeer, stream_id: int) -> None:
@@ -101,13 +36,6 @@ async def expect_all(peer: ScriptedPeer, stream_id: int) -> None:
     if headers[":path"] in ("/echo.Echo/ClientStream", "/echo.Echo/Bidi"):
         texts.append(EchoRequest.FromString(await peer.receive_message(stream_id)).text)
     assert texts == ["a", "b"][: len(texts)]
-
-
-async def answer(peer: ScriptedPeer, stream_id: int) -> None:
-    async with peer.one_segment():
-        await peer.send_response(stream_id)
-        await peer.send_message(stream_id, EchoReply(text="done").SerializeToString())
-        await peer.send_trailers(stream_id)
 
 
 @every_kind

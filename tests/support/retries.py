@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import attrs
+import pytest
 import trio
 from echo_pb2 import EchoReply, EchoRequest
-from echo_trio_grpc import EchoServicer
+from echo_trio_grpc import EchoServicer, EchoStub
 
 from trio_grpc import (
     Channel,
@@ -23,6 +25,7 @@ from trio_grpc import (
     StatusCode,
 )
 from trio_grpc._retry import RetryThrottle
+from trio_grpc.testing import HeadersFrame, ScriptedPeer
 
 Context = ServicerContext[EchoReply]
 PUSHBACK = "grpc-retry-pushback-ms"
@@ -178,3 +181,78 @@ def configure(channel: Channel, throttling: RetryThrottling | None = None, **opt
     """Give a channel a service config with these options for all methods."""
     channel._service_config = ServiceConfig(methods=[MethodConfig(**options)], retry_throttling=throttling)
     channel._retry_throttle = RetryThrottle.of(throttling)
+
+
+# -- one call of every kind
+
+A, B = EchoRequest(text="a", count=1), EchoRequest(text="b")
+
+#: Makes a call, and returns the texts of its replies.
+Operation = Callable[[EchoStub], Awaitable[list[str]]]
+
+
+async def unary(stub: EchoStub) -> list[str]:
+    return [(await stub.Unary(A)).text]
+
+
+async def unary_with_timeout(stub: EchoStub) -> list[str]:
+    return [(await stub.Unary(A, timeout=1000)).text]
+
+
+async def unary_block(stub: EchoStub) -> list[str]:
+    async with stub.Unary.open(A) as call:
+        return [(await call.receive()).text]
+
+
+async def server_stream(stub: EchoStub) -> list[str]:
+    async with stub.ServerStream(A, timeout=1000) as call:
+        return [reply.text async for reply in call]
+
+
+async def client_stream(stub: EchoStub) -> list[str]:
+    async def requests() -> AsyncIterator[EchoRequest]:
+        yield A
+        await trio.sleep(3)
+        yield B
+
+    return [(await stub.ClientStream(requests())).text]
+
+
+async def client_stream_block(stub: EchoStub) -> list[str]:
+    async with stub.ClientStream.open() as call:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await call.send(A)
+            await call.send(B)
+        await call.done_sending()
+        return [(await call.receive()).text]
+
+
+async def bidi(stub: EchoStub) -> list[str]:
+    async with stub.Bidi() as call:
+        with contextlib.suppress(trio.BrokenResourceError):
+            await call.send(A)
+            await trio.sleep(3)
+            await call.send(B)
+        await call.done_sending()
+        await call.wait_initial_metadata()
+        return [reply.text async for reply in call]
+
+
+OPERATIONS = [unary, unary_with_timeout, unary_block, server_stream, client_stream, client_stream_block, bidi]
+every_kind = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+
+
+async def head_of(peer: ScriptedPeer, stream_id: int) -> HeadersFrame:
+    """The head of a call; what comes of others is passed over."""
+    while True:
+        frame = await peer.receive_frame()
+        if isinstance(frame, HeadersFrame) and frame.stream_id == stream_id:
+            return frame
+
+
+async def answer(peer: ScriptedPeer, stream_id: int) -> None:
+    """A whole answer."""
+    async with peer.one_segment():
+        await peer.send_response(stream_id)
+        await peer.send_message(stream_id, EchoReply(text="done").SerializeToString())
+        await peer.send_trailers(stream_id)
