@@ -99,26 +99,36 @@ class Flaky(EchoServicer):
     def previous(self) -> list[list[str]]:
         return [attempt.previous for attempt in self.attempts]
 
-    async def _run(self, requests: AsyncIterator[EchoRequest], context: Context) -> AsyncIterator[EchoRequest]:
-        """The requests that this attempt reads before it ends as it should."""
+    async def _run(
+        self,
+        requests: AsyncIterator[EchoRequest] | EchoRequest,
+        context: Context,
+        reply: Callable[[EchoRequest], Awaitable[None]],
+    ) -> None:
+        """Read requests, reply to each where all goes well, and end as this attempt should."""
         end = self._ends.pop(0) if self._ends else OK
         previous = context.metadata.get_all("grpc-previous-rpc-attempts")
         attempt = Attempt(trio.current_time(), [str(value) for value in previous], context)
         self.attempts.append(attempt)
         number = len(self.attempts)
+        succeeds = end.code is StatusCode.OK
         try:
             await trio.sleep(end.after)
-            if end.headers or end.code is StatusCode.OK:
+            if end.headers or succeeds:
                 await context.send_initial_metadata({"attempt": str(number), "server": self.name})
             await trio.sleep(end.then)
-            if end.read != 0:
+            if isinstance(requests, EchoRequest):
+                attempt.requests.append(requests)
+                if succeeds:
+                    await reply(requests)
+            elif end.read != 0:
                 async for request in requests:
                     attempt.requests.append(request)
-                    if end.code is StatusCode.OK:
-                        yield request
+                    if succeeds:
+                        await reply(request)
                     if len(attempt.requests) == end.read:
                         break
-            if end.code is not StatusCode.OK:
+            if not succeeds:
                 raise RpcError(
                     end.code,
                     end.message,
@@ -129,26 +139,34 @@ class Flaky(EchoServicer):
             raise
 
     async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
-        async for _ in self._run(_once(request), context):
-            pass
+        await self._run(request, context, _no_reply)
         return EchoReply(payload=request.payload, count=request.count, text=request.text or self.name)
 
-    async def ServerStream(self, request: EchoRequest, context: Context, /) -> AsyncIterator[EchoReply]:
-        async for _ in self._run(_once(request), context):
+    async def ServerStream(self, request: EchoRequest, context: Context, /) -> None:
+        async def reply(_: EchoRequest) -> None:
             for number in range(request.count):
-                yield EchoReply(payload=request.payload, count=number, text=self.name)
+                await context.send(EchoReply(payload=request.payload, count=number, text=self.name))
+
+        await self._run(request, context, reply)
 
     async def ClientStream(self, requests: RequestStream[EchoRequest], context: Context, /) -> EchoReply:
-        read = [request async for request in self._run(requests, context)]
+        await self._run(requests, context, _no_reply)
+        read = self._attempt_of(context).requests
         return EchoReply(payload=b"".join(request.payload for request in read), count=len(read), text=self.name)
 
-    async def Bidi(self, requests: RequestStream[EchoRequest], context: Context, /) -> AsyncIterator[EchoReply]:
-        async for request in self._run(requests, context):
-            yield EchoReply(payload=request.payload, count=request.count, text=request.text or self.name)
+    async def Bidi(self, requests: RequestStream[EchoRequest], context: Context, /) -> None:
+        async def reply(request: EchoRequest) -> None:
+            await context.send(EchoReply(payload=request.payload, count=request.count, text=request.text or self.name))
+
+        await self._run(requests, context, reply)
+
+    def _attempt_of(self, context: Context) -> Attempt:
+        (attempt,) = [attempt for attempt in self.attempts if attempt.context is context]
+        return attempt
 
 
-async def _once(request: EchoRequest) -> AsyncIterator[EchoRequest]:
-    yield request
+async def _no_reply(_: EchoRequest) -> None:
+    """The reply is the handler's."""
 
 
 def retry_policy(**options: Any) -> RetryPolicy:
