@@ -945,6 +945,20 @@ async def test_reporting_what_was_measured(
         nursery.cancel_scope.cancel()
 
 
+async def test_reports_on_a_call_of_their_own(
+    load_balancing: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    listener = MemoryListener()
+    load = trio_grpc.orca.MetricRecorder(cpu_utilization=0.5)
+    async with trio.open_nursery() as nursery:
+        server = await load_balancing["serve_reports"](nursery, load_balancing["Greeter"](), listener, load)
+        async with load_balancing["open_channel_that_asks"](listener.connect) as channel:
+            await channel.wait_ready()
+            await trio.testing.wait_all_tasks_blocked()
+            assert server.statistics().streams == 1
+        await server.drain()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # proxies.md
 

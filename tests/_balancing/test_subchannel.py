@@ -16,6 +16,7 @@ from trio_grpc._balancing.connectivity import ConnectivityState as State
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT, ConnectFailed, Subchannel, all_failed
 from trio_grpc._transport.connection import Connection
+from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.stream_table import StreamTable
 
@@ -58,6 +59,10 @@ class FakeConnection:
         self.table.refuse(OSError("retired"))
 
 
+def no_calls(path: str) -> HeaderTemplate:
+    raise AssertionError(f"a call of {path}")
+
+
 class Bench:
     """A subchannel whose attempts do what the test's ``dial`` does.
 
@@ -82,6 +87,7 @@ class Bench:
             Backoff(jitter=0),
             on_change=lambda _, state: self.history.append(state),
             on_move=lambda subchannel: self.moves.append(subchannel._connection),
+            request_head=no_calls,
             connections=self.live,
             label="backend",
         )

@@ -164,8 +164,28 @@ async def test_reports_that_cannot_be_read_are_as_good_as_none(autojump_clock: C
 
 
 async def test_reports_out_of_band_replace_those_of_calls(autojump_clock: Clock) -> None:
-    bench = Bench(ONE, TWO, enable_oob_load_report=True)
+    bench = Bench(ONE, TWO, enable_oob_load_report=True, oob_reporting_period=7, blackout_period=0)
     assert bench.begin().on_end is None
+    for endpoint in (ONE, TWO):
+        ((report, period),) = bench.context.by_name(endpoint.address).load_watches.items()
+        assert period == 7
+        report(OrcaLoadReport(**UNEVEN[endpoint]).SerializeToString())  # type: ignore[arg-type]
+        report(b"nonsense")
+    await trio.sleep(1)
+    assert Counter(str(bench.begin().subchannel.endpoint)[0] for _ in range(30)) == {"1": 10, "2": 20}
+
+
+async def test_a_backend_is_asked_for_its_load_as_long_as_it_is_on_the_list(autojump_clock: Clock) -> None:
+    bench = Bench(ONE, TWO, enable_oob_load_report=True)
+    bench.become(State.IDLE, ONE)
+    bench.become(State.READY, ONE)
+    one, two = (bench.context.by_name(endpoint.address) for endpoint in (ONE, TWO))
+    assert (len(one.load_watches), len(two.load_watches)) == (1, 1)
+    bench.policy.update_endpoints([TWO, THREE])
+    assert (len(one.load_watches), len(two.load_watches)) == (0, 1)
+    assert not bench.context.by_name(THREE.address).load_watches
+    bench.become(State.READY, THREE)
+    assert len(bench.context.by_name(THREE.address).load_watches) == 1
 
 
 async def test_backends_come_and_go_without_a_change_of_step(autojump_clock: Clock) -> None:

@@ -26,7 +26,7 @@ from trio_grpc import (
     StatusCode,
     WeightedRoundRobin,
 )
-from trio_grpc.orca import LoadReporter, MetricRecorder
+from trio_grpc.orca import LoadReporter, MetricRecorder, OrcaServicer
 from trio_grpc.testing import ManualResolver
 
 Clock = trio.testing.MockClock
@@ -349,3 +349,24 @@ async def test_a_restarted_server_begins_with_an_average_share(nursery: trio.Nur
         assert abs(shares[0] - shares[1]) <= 2
         await calls_in(channel, backends, 4)
         assert [round(share / 10) for share in await calls_in(channel, backends, 40)] == [30, 10]
+
+
+async def test_calls_follow_the_load_that_servers_report_out_of_band(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = [Backend(nursery, f"backend {number}") for number in range(3)]
+    loads = [MetricRecorder(qps=100, cpu_utilization=utilization) for utilization in (0.8, 0.4, 0.2)]
+    for backend, load in zip(backends, loads, strict=True):
+        backend.others = (OrcaServicer(load, min_report_interval=1),)
+        await backend.start()
+    policy = WeightedRoundRobin(enable_oob_load_report=True, oob_reporting_period=5)
+    async with open_over(backends, policy) as (channel, _):
+        await connect_to_all(channel, 3)
+        # There are no calls in the blackout period, and none that would report.
+        await trio.sleep(11)
+        shares = await calls_in(channel, backends, 70)
+        assert [round(share / 100) for share in shares] == [1, 2, 4]
+        loads[0].cpu_utilization = 0.1
+        await trio.sleep(6)
+        shares = await calls_in(channel, backends, 70)
+        assert [round(share / 50) for share in shares] == [8, 2, 4]

@@ -16,6 +16,7 @@ class FakeSubchannel(Subchannel):
     Attributes:
         connects: attempts that were started.
         lost: the policy has let go of it.
+        load_watches: functions that are called with reports of load, by the seconds between these.
     """
 
     def __init__(self, context: FakeContext, endpoint: Endpoint) -> None:
@@ -25,6 +26,7 @@ class FakeSubchannel(Subchannel):
         self.error: Exception | None = None
         self.connects = 0
         self.lost = False
+        self.load_watches: dict[Callable[[bytes | bytearray], None], float] = {}
         self._context = context
 
     def connect(self) -> None:
@@ -35,6 +37,10 @@ class FakeSubchannel(Subchannel):
     def disconnect(self) -> None:
         if self.state in (State.CONNECTING, State.READY):
             self.become(State.IDLE)
+
+    def _watch_load(self, period: float, on_report: Callable[[bytes | bytearray], None]) -> Callable[[], None]:
+        self.load_watches[on_report] = period
+        return lambda: self.load_watches.pop(on_report) and None
 
     def become(self, state: State) -> None:
         self.state = state

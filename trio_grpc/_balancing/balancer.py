@@ -397,6 +397,7 @@ class _Session(PolicyContext):
             self._balancer._backoff,
             on_change=self._on_change,
             on_move=self._on_move,
+            request_head=self._balancer._request_head,
             label=self._balancer._describe(endpoint),
             connections=self._balancer.connections,
         )

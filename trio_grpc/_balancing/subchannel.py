@@ -12,7 +12,9 @@ import trio
 from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
+from trio_grpc._balancing.load_watch import LoadWatch
 from trio_grpc._transport.connection import Connection
+from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.stream_table import SlotLine
 
@@ -62,6 +64,7 @@ class Subchannel:
         *,
         on_change: Callable[[Subchannel, ConnectivityState], None],
         on_move: Callable[[Subchannel], None],
+        request_head: Callable[[str], HeaderTemplate],
         connections: set[Connection],
         label: str,
     ) -> None:
@@ -88,6 +91,8 @@ class Subchannel:
         self._backoff = backoff
         self._on_change = on_change
         self._on_move = on_move
+        self._request_head = request_head
+        self._load_watches: set[LoadWatch] = set()
         self._failures = 0
         self._short_lives = 0
         #: What the state would be without a connection.
@@ -172,6 +177,22 @@ class Subchannel:
         if oldest is not self._oldest or connection is not self._connection:
             self._oldest, self._connection = oldest, connection
             self._on_move(self)
+            for watch in self._load_watches:
+                watch.move(oldest)
+
+    def _watch_load(self, period: float, on_report: Callable[[bytes | bytearray], None]) -> Callable[[], None]:
+        """Have the backend report its load on a call of its own (gRFC A51); return what ends that."""
+        watch = LoadWatch(
+            str(self.endpoint), period, on_report, self._services.start_soon, self._request_head, self._backoff
+        )
+        self._load_watches.add(watch)
+        watch.move(self._oldest)
+
+        def stop() -> None:
+            self._load_watches.discard(watch)
+            watch.move(None)
+
+        return stop
 
     def _update(self) -> None:
         state = ConnectivityState.READY if self._usable else self._attempts

@@ -122,7 +122,9 @@ class WeightedRoundRobinPolicy(ConnectToAllPolicy):
         backend.became_ready()
 
     def forget(self, subchannel: Subchannel) -> None:
-        self._backends.pop(subchannel, None)
+        backend = self._backends.pop(subchannel, None)
+        if backend is not None:
+            backend.forget()
 
     def make_picker(self, ready: tuple[Subchannel, ...]) -> Picker:
         self._ready = [self._backends[subchannel] for subchannel in ready]
@@ -156,12 +158,20 @@ class _Backend:
         self._last_report = -inf
         #: Since when it reports without a gap; inf while it does not.
         self._reporting_since = inf
+        self._stop_watching: Callable[[], None] | None = None
+        if options.enable_oob_load_report:
+            self._stop_watching = subchannel._watch_load(options.oob_reporting_period, self.take)
         #: One for all calls.
         self.pick = Pick(subchannel, None if options.enable_oob_load_report else self._ended)
 
     def became_ready(self) -> None:
         """There is a new connection: who knows what is at its other end."""
         self._reporting_since = inf
+
+    def forget(self) -> None:
+        """It is not on the list any more."""
+        if self._stop_watching is not None:
+            self._stop_watching()
 
     def _ended(self, end: CallEnd) -> None:
         data = end.trailing_metadata.get(LOAD_METADATA)

@@ -54,8 +54,17 @@ def wire_fields(data: bytes | bytearray) -> Iterator[tuple[int, int, int | bytes
 
 def text_field(number: int, text: str) -> bytes:
     """Return a message's string field; nothing for an empty one, as in proto3."""
-    data = text.encode()
-    return _to_varint(number << 3 | LENGTH_DELIMITED) + _to_varint(len(data)) + data if data else b""
+    return bytes_field(number, text.encode()) if text else b""
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """Return a message's field that is a number, which is not negative; nothing for 0, as in proto3."""
+    return _to_varint(number << 3 | VARINT) + _to_varint(value) if value else b""
+
+
+def bytes_field(number: int, data: bytes) -> bytes:
+    """Return a message's field of bytes, or of another message."""
+    return _to_varint(number << 3 | LENGTH_DELIMITED) + _to_varint(len(data)) + data
 
 
 def _varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
@@ -76,4 +85,13 @@ def _to_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-__all__ = ["FIXED32", "FIXED64", "LENGTH_DELIMITED", "VARINT", "text_field", "wire_fields"]
+__all__ = [
+    "FIXED32",
+    "FIXED64",
+    "LENGTH_DELIMITED",
+    "VARINT",
+    "bytes_field",
+    "text_field",
+    "varint_field",
+    "wire_fields",
+]
