@@ -9,12 +9,12 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
-from echo_pb2 import EchoRequest
+from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
 import trio_grpc
 from tests.behaviour.scripted import Background
-from tests.echo_service import Waiting
+from tests.echo_service import Context, Echo, Waiting
 from tests.support.backends import Backend
 from trio_grpc import (
     Channel,
@@ -31,6 +31,14 @@ from trio_grpc.testing import ManualResolver, MemoryListener
 Clock = trio.testing.MockClock
 
 settle = trio.testing.wait_all_tasks_blocked
+
+
+class Slow(Echo):
+    """Takes half a second for each call."""
+
+    async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+        await trio.sleep(0.5)
+        return await super().Unary(request, context)
 
 
 def streams(limit: int) -> Limits:
@@ -289,3 +297,94 @@ async def test_a_rolling_restart_under_load_fails_no_call(nursery: trio.Nursery,
             await backend.drain()
             await backend.start(limits=streams(3))
     assert done > 800
+
+
+async def test_another_service_config_counts_for_the_connections_to_come(
+    backend: Backend, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    resolver = ManualResolver()
+    resolver.update(backend.endpoint, service_config=config(1))
+    async with trio_grpc.open_channel("test:///echo", resolvers={"test": resolver}) as channel:
+        calls = Calls(channel, nursery)
+        await calls.add(8)
+        assert (waiting(backend).entered, backend.dials) == (2, 1)
+        resolver.update(backend.endpoint, service_config=config(2))
+        await settle()
+        assert (waiting(backend).entered, backend.dials) == (4, 2)
+        resolver.update(backend.endpoint, service_config=None)
+        await settle()
+        assert channel.statistics().connections == 2
+        waiting(backend).gate.set()
+        await settle()
+        assert calls.replies == [7] * 8
+        assert backend.dials == 2
+
+
+async def test_the_end_of_all_connections_in_the_backoff_of_a_further_one(
+    backend: Backend, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with open_scaling(2, backend) as channel:
+        states: list[ConnectivityState] = []
+
+        async def watch() -> None:
+            while channel.state is not ConnectivityState.SHUTDOWN:
+                states.append(await channel.wait_for_state_change(channel.state))
+
+        nursery.start_soon(watch)
+        await trio.sleep(5)
+        backend._listener = None
+        calls = Calls(channel, nursery)
+        await calls.add(3)
+        await backend.stop()
+        await settle()
+        assert channel.state is ConnectivityState.TRANSIENT_FAILURE
+        assert [error.code for error in calls.errors] == [StatusCode.UNAVAILABLE] * 3
+        await backend.start(limits=streams(2))
+        await channel.wait_ready()
+        await calls.add(3)
+        assert calls.replies == [7] * 3
+        assert states == [ConnectivityState.TRANSIENT_FAILURE, ConnectivityState.READY]
+
+
+async def test_connections_that_get_old_are_replaced_one_by_one_under_load(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    listener = MemoryListener()
+    nursery.start_soon(
+        partial(
+            trio_grpc.serve,
+            [Slow()],
+            listener,
+            limits=streams(2),
+            connection_lifetime=ConnectionLifetime(max_age=3, max_age_grace=5),
+        )
+    )
+    done = 0
+
+    async def keep_calling(channel: Channel) -> None:
+        nonlocal done
+        while trio.current_time() < 30:
+            await EchoStub(channel).Unary(EchoRequest())
+            done += 1
+
+    dials = 0
+
+    async def dial() -> trio.abc.Stream:
+        nonlocal dials
+        dials += 1
+        return await listener.connect()
+
+    keepalive = trio_grpc.Keepalive(time=10, timeout=5)
+    async with trio_grpc.open_channel(dial, service_config=config(3), keepalive=keepalive) as channel:
+        await channel.wait_ready()
+        async with trio.open_nursery() as callers:
+            for _ in range(8):
+                callers.start_soon(keep_calling, channel)
+            for _ in range(28):
+                await trio.sleep(1)
+                # Those that are old finish what they have.
+                assert channel.state is ConnectivityState.READY
+                assert 2 <= channel.statistics().connections <= 6
+    # Six at a time, half a second each.
+    assert done > 250
+    assert dials >= 20
