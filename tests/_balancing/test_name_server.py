@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import inf
 from typing import Any
 
 import dns.asyncresolver
@@ -106,6 +107,7 @@ class Answers:
         self.server = support.NameServer({})
         self.broken: dict[str, Exception] = {}
         self.takes = 0.0
+        self.silent: tuple[str, ...] = ()
         self.searches: list[bool] = []
         self.made: list[dns.asyncresolver.Resolver] = []
         answers = self
@@ -119,7 +121,7 @@ class Answers:
 
             async def resolve(self, qname: Any, rdtype: Any = "A", *_: Any, search: bool, **__: Any) -> Any:
                 answers.searches.append(search)
-                await trio.sleep(answers.takes)
+                await trio.sleep(inf if rdtype in answers.silent else answers.takes)
                 if rdtype in answers.broken:
                     raise answers.broken[rdtype]
                 query = dns.message.make_query(qname, rdtype)
@@ -159,6 +161,18 @@ async def test_one_kind_is_enough(answers: Answers, autojump_clock: Clock, kind:
     assert await answers.addresses("a.example", 1) == [address]
     answers.broken = {("AAAA" if kind == "A" else "A"): dns.resolver.NoNameservers()}
     assert await answers.addresses("a.example", 1) == [address]
+
+
+@pytest.mark.parametrize(("kind", "address"), [("A", "10.0.0.1"), ("AAAA", "fd00::1")])
+async def test_no_answer_for_one_kind_is_not_waited_for_as_long_as_for_both(
+    answers: Answers, autojump_clock: Clock, kind: str, address: str
+) -> None:
+    """There are name servers, and boxes before them, that do not answer for AAAA at all."""
+    answers.server.records = {("a.example.", kind): [address]}
+    answers.silent = ("AAAA" if kind == "A" else "A",)
+    answers.takes = 2
+    assert await answers.addresses("a.example", 1) == [address]
+    assert trio.current_time() == 7
 
 
 async def test_a_host_without_addresses_has_none(answers: Answers, autojump_clock: Clock) -> None:

@@ -17,6 +17,8 @@ from trio_grpc._balancing.target import ResolverTarget, TcpTarget, parse_target
 MIN_INTERVAL = 30.0
 #: Seconds that one look-up may take (same place).
 LOOKUP_TIMEOUT = 30.0
+#: Seconds that the look-up of the service config may go on once the addresses are there: time for a second query.
+CONFIG_GRACE = 5.0
 
 #: Asked for the addresses of a host; told the port, as some name services want.
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -88,6 +90,7 @@ class DnsResolver:
                     # Not through the nursery, which would wrap it.
                     failure = error
                     nursery.cancel_scope.cancel()
+                nursery.cancel_scope.deadline = trio.current_time() + CONFIG_GRACE
         if failure is not None:
             try:
                 raise failure

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _PORT = 53
 #: Bytes of an answer over UDP that arrive in one piece nearly everywhere (DNS flag day 2020); larger ones come by TCP.
 _UDP_PAYLOAD = 1232
+#: Seconds that the other kind of addresses may take once there are some: as long as resolv.conf(5) has a query take.
+_GRACE = 5.0
 
 
 class NameServer:
@@ -42,7 +44,7 @@ class NameServer:
             ) from error
 
     async def addresses(self, host: str, _port: int) -> Sequence[str]:
-        """Return the addresses of a host, IPv6 first; there may be none.
+        """Return the addresses of a host, IPv6 first; there may be none. One kind may fail, or keep silent.
 
         Raises:
             dns.exception.DNSException: there is no such host, or the name server does not say.
@@ -55,6 +57,8 @@ class NameServer:
                 found[kind] = [record.address for record in await self._ask(host, kind)]
             except Exception as error:
                 failures.append(error)
+            if found[kind]:
+                nursery.cancel_scope.deadline = trio.current_time() + _GRACE
 
         async with trio.open_nursery() as nursery:
             for kind in found:
