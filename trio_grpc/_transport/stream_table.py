@@ -136,6 +136,9 @@ class StreamTable(Generic[StreamT]):
     async def _acquire(self, only: StreamTable[Any] | None) -> Any:
         while True:
             for table in (self,) if only is not None or self._line is None else self._line.tables:
+                if table.acquire_nowait():
+                    return table._owner
+                # Who waits for another table alone is not before us.
                 if table.slots_used < table.limit and table.refusal is None and table._next_waiter() is None:
                     table._take()
                     return table._owner
