@@ -16,6 +16,7 @@ from trio.lowlevel import checkpoint
 from trio_grpc._attempt import acquire_connection, call_error, deadline_error, outcome_error, with_timeout
 from trio_grpc._attempts import Attempts
 from trio_grpc._balancing.policy import PickInfo
+from trio_grpc._balancing.service_config import UNRESOLVED
 from trio_grpc._call import CallFactory, expire
 from trio_grpc._channel import Channel
 from trio_grpc._options import check_timeout
@@ -40,6 +41,7 @@ async def run_unary(
     timeout: float | None = None,
     retries: Retries | None = None,
     message_limit: int | None = None,
+    began: float | None = None,
 ) -> Stream:
     """Make a unary call.
 
@@ -53,13 +55,16 @@ async def run_unary(
         timeout: seconds for all attempts.
         retries: what follows failed attempts; None for transparent retries alone.
         message_limit: bytes of the largest reply, None for the limit of the channel.
+        began: when; None for now.
 
     Returns:
         A stream that has ended with OK.
     """
     channel = factory.channel
     head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
-    expires = inf if timeout is None else trio.current_time() + check_timeout(timeout)
+    expires = inf
+    if timeout is not None:
+        expires = check_timeout(timeout) + (trio.current_time() if began is None else began)
     transparency: Transparency | None = None
     sent_fields = fields
     while True:
@@ -128,10 +133,14 @@ async def run_configured(
     timeout: float | None = None,
 ) -> Stream:
     """Make a unary call of a channel that has a service config; see `run_unary`."""
+    began = trio.current_time()
+    if factory.channel._service_config is UNRESOLVED:
+        timeout = factory.choose_timeout(timeout)
+        factory = await factory.resolved(wait_for_ready, timeout, len(data))
     wait_for_ready = factory.choose_wait_for_ready(wait_for_ready)
     timeout = factory.choose_timeout(timeout)
     if factory.hedges(len(data)) is not None:
-        expires = inf if timeout is None else trio.current_time() + timeout
+        expires = inf if timeout is None else began + timeout
         deadline = min(trio.current_effective_deadline(), expires)
         request = factory.request(encoding, fields, deadline, wait_for_ready)
         return await _run_hedged(factory.attempts(request, (data, compressed)), expires, timeout)
@@ -145,6 +154,7 @@ async def run_configured(
         timeout,
         factory.retries(len(data)),
         factory.receive_limit,
+        began,
     )
 
 

@@ -25,7 +25,7 @@ from trio_grpc._attempt import (
     outcome_error,
 )
 from trio_grpc._attempts import Attempts, CallStream, Request
-from trio_grpc._balancing.service_config import MethodConfig
+from trio_grpc._balancing.service_config import UNRESOLVED, MethodConfig
 from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression, compression_name
 from trio_grpc._deadline import rpc_deadline
@@ -80,15 +80,43 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
     def configured(self) -> CallFactory[RequestT, ResponseT]:
         """Return the factory for calls that begin now: this one, or one that does what the service config says."""
         service_config = self.channel._service_config
-        if service_config is None or self.config is not None:
+        if service_config is None or service_config is UNRESOLVED or self.config is not None:
             return self
         config = service_config.method_config(self.method.path)
         factory = self._configured
         if factory is None or factory.config is not config:
-            factory = self._configured = copy(self)
-            factory._configured = None
-            factory.config = config
-            factory.lower_limits(config.max_request_message_bytes, config.max_response_message_bytes)
+            factory = self._configured = self._obeying(config)
+        return factory
+
+    async def resolved(
+        self, wait_for_ready: bool | None, timeout: float | None, size: int
+    ) -> CallFactory[RequestT, ResponseT]:
+        """Wait for what the resolver says of calls, as gRPC does; return the factory for a call that has waited for it.
+
+        Where the resolver fails, or takes longer than the call's timeout, the call will find out for itself.
+
+        Args:
+            wait_for_ready: of the call.
+            timeout: of the call.
+            size: bytes of its request; 0 where that is sent later.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, the request is larger than is permitted now.
+        """
+        with trio.move_on_after(inf if timeout is None else timeout):
+            await self.channel._wait_resolved(bool(wait_for_ready))
+        service_config = self.channel._service_config
+        if service_config is None or service_config is UNRESOLVED:
+            return self
+        factory = self._obeying(service_config.method_config(self.method.path))
+        factory.check_size(size)
+        return factory
+
+    def _obeying(self, config: MethodConfig) -> CallFactory[RequestT, ResponseT]:
+        factory = copy(self)
+        factory._configured = None
+        factory.config = config
+        factory.lower_limits(config.max_request_message_bytes, config.max_response_message_bytes)
         return factory
 
     def choose_timeout(self, timeout: float | None) -> float | None:
@@ -214,10 +242,16 @@ class Call(Generic[RequestT, ResponseT]):
             raise RuntimeError("a call can be entered only once")
         # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
         deadline = _inherited_deadline()
+        began = trio.current_time()
+        factory = self._factory
+        if factory.config is None and factory.channel._service_config is UNRESOLVED:
+            size = 0 if self._first is None else len(self._first[0])
+            self._factory = await factory.resolved(self._wait_for_ready, self._timeout, size)
+            self._timeout = self._factory.choose_timeout(self._timeout)
         if self._timeout is None:
             await self._open(deadline)
             return self
-        expires = trio.current_time() + self._timeout
+        expires = began + self._timeout
         stream: CallStream | None = None
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))

@@ -25,7 +25,7 @@ from trio_grpc._balancing.naming import Name, resolve_name, static_name, unresol
 from trio_grpc._balancing.policies import PolicyName, policy_by_name
 from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyFactory
 from trio_grpc._balancing.resolver import Resolver
-from trio_grpc._balancing.service_config import ServiceConfig, to_service_config
+from trio_grpc._balancing.service_config import UNRESOLVED, ServiceConfig, to_service_config
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, choose_codec
@@ -145,7 +145,11 @@ class Channel:
         #: What calls look at: one attribute for all of it, None where there is none.
         self._service_config: ServiceConfig | None = None
         self._retry_throttle: RetryThrottle | None = None
-        self._use_config(None if service_config is None else to_service_config(service_config))
+        default_config = None if service_config is None else to_service_config(service_config)
+        self._use_config(default_config)
+        if name.custom or service_config_from_dns:
+            # As in all of gRPC, calls wait for what the resolver says of them.
+            self._service_config = UNRESOLVED
         #: Bytes that calls keep to send them again.
         self._retry_bytes = 0
         self._retries = check_kind("retries", retries, bool)
@@ -159,7 +163,7 @@ class Channel:
             request_head=self._own_request_head,
             backoff=Backoff(),
             idle_timeout=_check_idle_timeout(idle_timeout),
-            default_config=self._service_config,
+            default_config=default_config,
             on_config=self._use_config,
         )
         #: Calls with a timeout would otherwise start it and end it, where they come one after the other.
@@ -297,6 +301,12 @@ class Channel:
         if not self.closed:
             self._check_open()
         return await self._balancer.wait_connection(info, wait_for_ready)
+
+    async def _wait_resolved(self, wait_for_ready: bool) -> None:
+        """Wait while the service config is `UNRESOLVED` and a call may wait, see `Balancer.wait_resolved`."""
+        if not self.closed:
+            self._check_open()
+        await self._balancer.wait_resolved(wait_for_ready)
 
     def _unready_reason(self) -> str:
         """Return why a call would have to wait for a connection right now, empty if it would not."""

@@ -145,7 +145,8 @@ class _Block(Call[RequestT, ResponseT]):
         self._literals = call._wire_metadata()
         self._wait_for_ready = call.wait_for_ready
         await super().__aenter__()
-        self._factory = factory
+        # Not the one from before: entering may have brought a service config.
+        self._factory = factory_for(self._factory, call)
         call._origin = self._stream
         try:
             await _PAUSE

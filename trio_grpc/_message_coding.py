@@ -109,17 +109,25 @@ class MessageCoder(Generic[SentT, ReceivedT]):
         """
         data = self._encode(message)
         if len(data) > self._send_limit:
-            raise self._make_error(
-                StatusCode.RESOURCE_EXHAUSTED,
-                f"message of {len(data)} bytes is over the limit of {self._send_limit} bytes "
-                f"(option {self._send_option})",
-            )
+            self.check_size(len(data))
         if encoding == "identity":
             return data, False
         compressor = get_compressor(encoding)
         # Whoever chose the encoding has refused names that are not registered.
         assert compressor is not None
         return compressor.compress(data), True
+
+    def check_size(self, size: int) -> None:
+        """Check the bytes of a message that is to be sent.
+
+        Raises:
+            RpcError: RESOURCE_EXHAUSTED, there are too many.
+        """
+        if size > self._send_limit:
+            raise self._make_error(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"message of {size} bytes is over the limit of {self._send_limit} bytes (option {self._send_option})",
+            )
 
     def parse(self, message: Message, stream: Source) -> ReceivedT:
         """Return a message from its bytes, and note on its stream whether they came compressed.

@@ -341,7 +341,7 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
     async def _attempt(self, call: InterceptedCall) -> None:
         """Make the call itself."""
         factory = factory_for(self._factory.configured(), call)
-        run: RunUnary = run_unary if factory.config is None else run_configured
+        run: RunUnary = run_unary if factory.channel._service_config is None else run_configured
         encoding = factory.choose_encoding(call.compression)
         data, compressed = factory.serialize(call.request, encoding)
         fields = call._wire_metadata()

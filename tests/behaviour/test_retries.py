@@ -585,8 +585,7 @@ async def test_methods_have_configs_of_their_own(autojump_clock: Clock) -> None:
         ]
     )
     flaky = Flaky(FAIL, FAIL)
-    async with open_channel_pair(flaky) as (channel, _):
-        channel._service_config = config
+    async with open_channel_pair(flaky, service_config=config) as (channel, _):
         with pytest.raises(RpcError, match="overloaded"):
             await EchoStub(channel).Unary(HELLO)
         async with EchoStub(channel).ServerStream(EchoRequest(count=1)) as call:

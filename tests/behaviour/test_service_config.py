@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
-from echo_pb2 import EchoRequest
+from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
 import trio_grpc
+from tests.echo_service import Context, Echo
 from tests.support.backends import Backend
 from trio_grpc import (
     Channel,
+    ClientInterceptor,
     ConnectivityState,
     MethodConfig,
     PickFirst,
     PolicyContext,
+    RequestStream,
     ResolverTarget,
+    RetryPolicy,
     RetryThrottling,
     RoundRobin,
     RpcError,
@@ -112,7 +117,6 @@ async def test_the_resolvers_config_goes_before_the_channels(nursery: trio.Nurse
     own = ServiceConfig(methods=[MethodConfig(timeout=1)])
     published = ServiceConfig(load_balancing=RoundRobin())
     async with trio_grpc.open_channel("x:///y", resolvers={"x": resolver}, service_config=own) as channel:
-        assert channel._service_config is own
         channel.connect()
         await settle()
         resolver.update(*endpoints, service_config=published)
@@ -342,7 +346,7 @@ async def test_the_old_policy_serves_while_the_new_one_connects(nursery: trio.Nu
     (backend,) = await start_backends(nursery, 1)
 
     async def never() -> trio.abc.Stream:
-        await trio.sleep_forever()
+        await trio.sleep(math.inf)
         raise AssertionError
 
     silent = trio_grpc.Endpoint("silent", connect=never)
@@ -378,3 +382,263 @@ async def test_an_option_of_the_policy_changes(nursery: trio.Nursery, autojump_c
         resolver.update(backends[1].endpoint, service_config=shuffled)
         assert await spread(channel, backends) == [0, 6]
         assert channel.statistics().connections == 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Before the resolver has said anything
+
+Operation = Callable[..., Awaitable[Any]]
+
+
+async def unary(stub: EchoStub, request: EchoRequest, **options: Any) -> Any:
+    return await stub.Unary(request, **options)
+
+
+async def unary_block(stub: EchoStub, request: EchoRequest, **options: Any) -> Any:
+    async with stub.Unary.open(request, **options) as call:
+        return await call.receive()
+
+
+async def server_stream(stub: EchoStub, request: EchoRequest, **options: Any) -> Any:
+    async with stub.ServerStream(request, **options) as call:
+        return await call.receive()
+
+
+async def client_stream(stub: EchoStub, request: EchoRequest, **options: Any) -> Any:
+    return await stub.ClientStream([request], **options)
+
+
+async def bidi(stub: EchoStub, request: EchoRequest, **options: Any) -> Any:
+    async with stub.Bidi(**options) as call:
+        await call.send(request)
+        await call.done_sending()
+        return await call.receive()
+
+
+OPERATIONS = (unary, unary_block, server_stream, client_stream, bidi)
+
+every_kind = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+async def plain(call: trio_grpc.InterceptedCall, proceed: trio_grpc.Proceed) -> None:
+    await proceed()
+
+
+async def mapping(call: trio_grpc.InterceptedCall, proceed: trio_grpc.Proceed) -> None:
+    call.map_requests(lambda request: request)
+    call.map_responses(lambda response: response)
+    await proceed()
+
+
+#: Also where an interceptor stands in between, and one that looks at the messages.
+intercepted = pytest.mark.parametrize("interceptors", [(), (plain,), (mapping,)], ids=["", "plain", "mapping"])
+
+
+@contextlib.asynccontextmanager
+async def unresolved(
+    interceptors: Sequence[ClientInterceptor] = (), **options: Any
+) -> AsyncIterator[tuple[EchoStub, ManualResolver]]:
+    resolver = ManualResolver()
+    options = {"resolvers": {"x": resolver}, "interceptors": interceptors, **options}
+    async with trio_grpc.open_channel("x:///y", **options) as channel:
+        yield EchoStub(channel), resolver
+
+
+class Hanging(Echo):
+    """Never answers."""
+
+    async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+        await trio.sleep(math.inf)
+        raise AssertionError
+
+    async def ServerStream(self, request: EchoRequest, context: Context, /) -> AsyncIterator[EchoReply]:
+        await trio.sleep(math.inf)
+        yield EchoReply()
+
+    async def ClientStream(self, requests: RequestStream[EchoRequest], context: Context, /) -> EchoReply:
+        await trio.sleep(math.inf)
+        raise AssertionError
+
+    async def Bidi(self, requests: RequestStream[EchoRequest], context: Context, /) -> AsyncIterator[EchoReply]:
+        await trio.sleep(math.inf)
+        yield EchoReply()
+
+
+@every_kind
+@intercepted
+async def test_the_first_call_waits_for_its_timeout_and_counts_the_wait(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Backend(nursery, "backend")
+    await backend.start(Hanging())
+    async with unresolved(interceptors) as (stub, resolver), trio.open_nursery() as calls:
+
+        async def resolve() -> None:
+            await trio.sleep(3)
+            resolver.update(backend.endpoint, service_config={"methodConfig": [{"name": [{}], "timeout": "5s"}]})
+
+        calls.start_soon(resolve)
+        with pytest.raises(RpcError) as caught:
+            await operation(stub, EchoRequest(count=1))
+        assert caught.value.code is StatusCode.DEADLINE_EXCEEDED
+        assert trio.current_time() == pytest.approx(5)
+
+
+@every_kind
+@intercepted
+async def test_the_first_call_learns_that_it_is_to_wait_for_ready(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Backend(nursery, "backend")
+    async with unresolved(interceptors) as (stub, resolver), trio.open_nursery() as calls:
+
+        async def appear() -> None:
+            await trio.sleep(1)
+            resolver.update(backend.endpoint, service_config={"methodConfig": [{"name": [{}], "waitForReady": True}]})
+            await trio.sleep(10)
+            await backend.start()
+
+        calls.start_soon(appear)
+        assert (await operation(stub, EchoRequest(payload=b"x", count=1))).payload == b"x"
+        assert backend.refusals > 1
+
+
+@every_kind
+@intercepted
+async def test_the_first_call_is_held_to_the_limits(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    (backend,) = await start_backends(nursery, 1)
+    for field in ("maxRequestMessageBytes", "maxResponseMessageBytes"):
+        config = {"methodConfig": [{"name": [{}], field: 100}]}
+        async with unresolved(interceptors) as (stub, resolver), trio.open_nursery() as calls:
+
+            async def resolve(resolver: ManualResolver = resolver, config: Any = config) -> None:
+                await trio.sleep(1)
+                resolver.update(backend.endpoint, service_config=config)
+
+            calls.start_soon(resolve)
+            with pytest.raises(RpcError) as caught:
+                await operation(stub, EchoRequest(payload=bytes(200), count=1))
+            assert caught.value.code is StatusCode.RESOURCE_EXHAUSTED
+            assert (field in caught.value.message) == (field == "maxRequestMessageBytes")
+            assert (await operation(stub, EchoRequest(payload=bytes(50), count=1))).payload == bytes(50)
+
+
+@every_kind
+@intercepted
+async def test_the_first_call_is_tried_again(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    class Failing(Echo):
+        def fail(self) -> None:
+            self.calls += 1
+            if self.calls == 1:
+                raise RpcError(StatusCode.ABORTED, "not now")
+            self.calls -= 1
+
+        async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+            self.fail()
+            return await super().Unary(request, context)
+
+        async def ServerStream(self, request: EchoRequest, context: Context, /) -> AsyncIterator[EchoReply]:
+            self.fail()
+            async for reply in super().ServerStream(request, context):
+                yield reply
+
+        async def ClientStream(self, requests: RequestStream[EchoRequest], context: Context, /) -> EchoReply:
+            self.fail()
+            return await super().ClientStream(requests, context)
+
+        async def Bidi(self, requests: RequestStream[EchoRequest], context: Context, /) -> AsyncIterator[EchoReply]:
+            self.fail()
+            async for reply in super().Bidi(requests, context):
+                yield reply
+
+    policy = RetryPolicy(
+        max_attempts=2,
+        initial_backoff=1,
+        max_backoff=1,
+        backoff_multiplier=1,
+        retryable_status_codes=[StatusCode.ABORTED],
+    )
+    backend = Backend(nursery, "backend")
+    await backend.start(Failing())
+    async with unresolved(interceptors) as (stub, resolver), trio.open_nursery() as calls:
+
+        async def resolve() -> None:
+            await trio.sleep(1)
+            config = ServiceConfig(methods=[MethodConfig(retry_policy=policy)])
+            resolver.update(backend.endpoint, service_config=config)
+
+        calls.start_soon(resolve)
+        assert (await operation(stub, EchoRequest(payload=b"x", count=1))).payload == b"x"
+        assert backend.calls == 2
+
+
+@every_kind
+@intercepted
+async def test_the_time_of_a_call_ends_while_it_waits_for_the_resolver(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], autojump_clock: Clock
+) -> None:
+    async with unresolved(interceptors) as (stub, _):
+        with pytest.raises(RpcError) as caught:
+            await operation(stub, EchoRequest(), timeout=5)
+        assert caught.value.code is StatusCode.DEADLINE_EXCEEDED
+        assert caught.value.message.endswith("exceeded; not connected: still resolving x:///y")
+        assert trio.current_time() == pytest.approx(5)
+        with trio.move_on_after(1) as scope:
+            await operation(stub, EchoRequest())
+        assert scope.cancelled_caught
+
+
+@every_kind
+@intercepted
+async def test_a_resolver_that_fails_fails_calls_that_do_not_wait_for_ready(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    (backend,) = await start_backends(nursery, 1)
+    own = ServiceConfig(methods=[MethodConfig(wait_for_ready=True)])
+    async with unresolved(interceptors, service_config=own) as (stub, resolver), trio.open_nursery() as calls:
+        resolver.fail(OSError("no names"))
+        # The channel's own config does not count yet: the resolver might have another one.
+        with pytest.raises(RpcError, match="failed to resolve x:///y: no names") as caught:
+            await operation(stub, EchoRequest())
+        assert caught.value.code is StatusCode.UNAVAILABLE
+
+        async def resolve() -> None:
+            await trio.sleep(10)
+            assert backend.calls == 0
+            resolver.update(backend.endpoint)
+
+        calls.start_soon(resolve)
+        await operation(stub, EchoRequest(count=1), wait_for_ready=True)
+        assert backend.calls == 1
+
+
+@every_kind
+@intercepted
+async def test_a_channel_is_closed_while_calls_wait_for_the_resolver(
+    operation: Operation, interceptors: Sequence[ClientInterceptor], autojump_clock: Clock
+) -> None:
+    async with trio.open_nursery() as calls:
+
+        async def operate() -> None:
+            with pytest.raises(trio.ClosedResourceError, match="channel closed"):
+                await operation(stub, EchoRequest())
+
+        async with unresolved(interceptors) as (stub, _):
+            calls.start_soon(operate)
+            await trio.sleep(1)
+    with pytest.raises(trio.ClosedResourceError, match="channel closed"):
+        await operation(stub, EchoRequest())
+
+
+async def test_a_channel_that_waits_for_its_resolver_is_not_idle(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    (backend,) = await start_backends(nursery, 1)
+    async with unresolved(idle_timeout=10) as (stub, resolver), trio.open_nursery() as calls:
+        calls.start_soon(unary, stub, EchoRequest())
+        await trio.sleep(100)
+        assert len(resolver.targets) == 1
+        resolver.update(backend.endpoint)
+    assert backend.calls == 1

@@ -24,7 +24,7 @@ from trio_grpc import (
     ServicerContext,
     StatusCode,
 )
-from trio_grpc._retry import RetryThrottle
+from trio_grpc._balancing.config_in_force import ConfigInForce
 from trio_grpc.testing import HeadersFrame, ScriptedPeer
 
 Context = ServicerContext[EchoReply]
@@ -197,8 +197,9 @@ def hedging_policy(**options: Any) -> HedgingPolicy:
 
 def configure(channel: Channel, throttling: RetryThrottling | None = None, **options: Any) -> None:
     """Give a channel a service config with these options for all methods."""
-    channel._service_config = ServiceConfig(methods=[MethodConfig(**options)], retry_throttling=throttling)
-    channel._retry_throttle = RetryThrottle.of(throttling)
+    config = ServiceConfig(methods=[MethodConfig(**options)], retry_throttling=throttling)
+    channel._balancer.config_in_force = ConfigInForce(channel.target, config)
+    channel._use_config(config)
 
 
 # -- one call of every kind

@@ -156,6 +156,21 @@ class Balancer:
         finally:
             self.waiting -= 1
 
+    async def wait_resolved(self, wait_for_ready: bool) -> None:
+        """Wait until the resolver has said what holds for calls, or until a call would fail without knowing."""
+        self.waiting += 1
+        try:
+            while not (self.config_in_force.resolved or self._services.closing):
+                changed = self._changed
+                state = self.connectivity.state
+                if state is ConnectivityState.TRANSIENT_FAILURE and not wait_for_ready:
+                    return
+                if state is ConnectivityState.IDLE:
+                    self.connect()
+                await changed.wait()
+        finally:
+            self.waiting -= 1
+
     def _raise_error(self) -> NoReturn:
         # A new object for each caller: a shared one would collect everybody's tracebacks.
         raise ConnectFailed(self._error_text()) from self._cause()
@@ -185,13 +200,14 @@ class Balancer:
         Raises:
             ServiceConfigError: it is wrong, and there is none before it that could stay.
         """
-        before = self.config_in_force.config
+        before, first = self.config_in_force.config, not self.config_in_force.resolved
         self.config_in_force.take(published)
         config = self.config_in_force.config
-        if config is not before:
-            if self._session is not None:
-                self._session.configure()
+        if config is not before and self._session is not None:
+            self._session.configure()
+        if config is not before or first:
             self._on_config(config)
+            self._wake(self.connectivity.state)
 
     # -- states
 

@@ -378,6 +378,10 @@ class ServiceConfig:
         return _NO_METHOD_CONFIG
 
 
+#: In the place of a channel's service config until its resolver has said, for the first time, what holds for calls.
+UNRESOLVED = ServiceConfig()
+
+
 def to_service_config(config: ServiceConfig | str | bytes | Mapping[str, object]) -> ServiceConfig:
     """Return the service config that a user means.
 
