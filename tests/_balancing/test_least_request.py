@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.policies import FakeContext, State
-from trio_grpc import CallEnd, Endpoint, LeastRequest, Pick, PickInfo, StatusCode
+from trio_grpc import CallEnd, Endpoint, LeastRequest, Pick, PickInfo, RoundRobin, StatusCode
 from trio_grpc._balancing.least_request import LeastRequestPolicy
 
 ONE, TWO, THREE = (Endpoint(f"{n}.{n}.{n}.{n}:1") for n in (1, 2, 3))
@@ -115,6 +115,21 @@ def test_counts_outlast_a_lost_connection_and_go_with_the_address() -> None:
     bench.become(State.READY, ONE)
     # A new subchannel to the address of old; TWO, which comes first now, has one call.
     assert name(bench.begin()) == "1"
+
+
+def test_another_count_keeps_the_connections_and_the_calls() -> None:
+    bench = Bench(ONE, TWO, THREE, draws=iter([0, 0, 0, 1, 2]))
+    assert name(bench.begin()) == "1"
+    assert bench.policy.reconfigure(LeastRequest(choice_count=3))
+    assert len(bench.context.made) == 3
+    # Three draws, and ONE has a call already.
+    assert name(bench.begin()) == "2"
+    assert not bench.policy.reconfigure(RoundRobin())
+
+
+def test_another_count_before_there_are_addresses() -> None:
+    policy = LeastRequestPolicy(FakeContext(), 2)
+    assert policy.reconfigure(LeastRequest(choice_count=3))
 
 
 @pytest.mark.parametrize("count", [1, 0, -1, 11])

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from tests.support.policies import FakeContext, State
-from trio_grpc import CallEnd, Endpoint, Pick, PickInfo, StatusCode, WeightedRoundRobin
+from trio_grpc import CallEnd, Endpoint, Pick, PickInfo, RoundRobin, StatusCode, WeightedRoundRobin
 from trio_grpc._balancing.load_report import LoadReport
 from trio_grpc._balancing.weighted_round_robin import WeightedRoundRobinPolicy, effective_weights, weight_of
 from trio_grpc.orca import OrcaLoadReport
@@ -186,6 +186,26 @@ async def test_a_backend_is_asked_for_its_load_as_long_as_it_is_on_the_list(auto
     assert not bench.context.by_name(THREE.address).load_watches
     bench.become(State.READY, THREE)
     assert len(bench.context.by_name(THREE.address).load_watches) == 1
+
+
+async def test_other_options_keep_the_connections_and_what_is_known(autojump_clock: Clock) -> None:
+    bench = Bench(ONE, TWO, blackout_period=0, weight_update_period=100)
+    await bench.run(3, UNEVEN)
+    assert bench.policy.reconfigure(WeightedRoundRobin(blackout_period=0))
+    assert await bench.run(15, {}) == {"1": 50, "2": 100}
+    assert bench.policy.reconfigure(WeightedRoundRobin(blackout_period=0, enable_oob_load_report=True))
+    assert bench.begin().on_end is None
+    one = bench.context.by_name(ONE.address)
+    assert list(one.load_watches.values()) == [10]
+    bench.policy.reconfigure(WeightedRoundRobin(enable_oob_load_report=True, oob_reporting_period=5))
+    assert list(one.load_watches.values()) == [5]
+    bench.policy.reconfigure(WeightedRoundRobin(enable_oob_load_report=True, oob_reporting_period=5, blackout_period=5))
+    assert list(one.load_watches.values()) == [5]
+    bench.policy.reconfigure(WeightedRoundRobin())
+    assert not one.load_watches
+    assert bench.begin().on_end is not None
+    assert len(bench.context.made) == 2
+    assert not bench.policy.reconfigure(RoundRobin())
 
 
 async def test_backends_come_and_go_without_a_change_of_step(autojump_clock: Clock) -> None:

@@ -39,6 +39,12 @@ class ConnectToAllPolicy(LoadBalancingPolicy):
     def forget(self, subchannel: Subchannel) -> None:  # not all remember
         """An address is not on the list any more."""
 
+    def renew_picker(self) -> None:
+        """Publish another picker, where there is one: the options have changed."""
+        self._published = ()
+        if self._states:
+            self._publish()
+
     def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
         old, self._subchannels = self._subchannels, {}
         new = []

@@ -9,7 +9,15 @@ import attrs
 
 from trio_grpc._balancing.connect_to_all import ConnectToAllPolicy
 from trio_grpc._balancing.json_fields import uint32
-from trio_grpc._balancing.policy import CallEnd, LoadBalancingPolicy, Pick, Picker, PickInfo, PolicyContext
+from trio_grpc._balancing.policy import (
+    CallEnd,
+    LoadBalancingPolicy,
+    Pick,
+    Picker,
+    PickInfo,
+    PolicyContext,
+    PolicyFactory,
+)
 from trio_grpc._balancing.subchannel import Subchannel
 from trio_grpc._options import int_between
 
@@ -67,6 +75,13 @@ class LeastRequestPolicy(ConnectToAllPolicy):
         self._randrange = randrange
         #: They last as long as the subchannels: a connection that is lost ends its calls, which are counted off then.
         self._backends: dict[Subchannel, _Backend] = {}
+
+    def reconfigure(self, make_policy: PolicyFactory) -> bool:
+        if not isinstance(make_policy, LeastRequest):
+            return False
+        self._choice_count = make_policy.choice_count
+        self.renew_picker()
+        return True
 
     def became_ready(self, subchannel: Subchannel) -> None:
         if subchannel not in self._backends:

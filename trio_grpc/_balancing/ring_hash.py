@@ -18,7 +18,7 @@ import attrs
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.json_fields import text, uint32
-from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyContext
+from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyContext, PolicyFactory
 from trio_grpc._balancing.subchannel import Subchannel, all_failed
 from trio_grpc._options import int_between
 
@@ -119,14 +119,25 @@ class RingHashPolicy(LoadBalancingPolicy):
         self._options = options
         self._random_hash = random_hash
         self._subchannels: dict[Endpoint, Subchannel] = {}
+        #: How often each address is on the list.
+        self._weights: Counter[Endpoint] = Counter()
         #: TRANSIENT_FAILURE lasts until READY, attempts in between notwithstanding (A42).
         self._states: dict[Subchannel, ConnectivityState] = {}
         self._ring = Ring({}, 1, 1)
 
     # -- what the policy is told
 
+    def reconfigure(self, make_policy: PolicyFactory) -> bool:
+        if not isinstance(make_policy, RingHash):
+            return False
+        self._options = make_policy
+        if self._weights:
+            self._make_ring()
+            self._publish()
+        return True
+
     def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
-        weights = Counter(endpoints)
+        weights = self._weights = Counter(endpoints)
         old, self._subchannels = self._subchannels, {}
         for endpoint in weights:
             subchannel = old.pop(endpoint, None)
@@ -139,13 +150,16 @@ class RingHashPolicy(LoadBalancingPolicy):
             self.context.shut_down(subchannel)
         if not weights:
             self.context.request_resolution()
+        self._make_ring()
+        self._publish()
+
+    def _make_ring(self) -> None:
         options = self._options
         self._ring = Ring(
-            {self._subchannels[endpoint]: weight for endpoint, weight in weights.items()},
+            {self._subchannels[endpoint]: weight for endpoint, weight in self._weights.items()},
             min(options.min_ring_size, _SIZE_CAP),
             min(options.max_ring_size, _SIZE_CAP),
         )
-        self._publish()
 
     def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
         before = self._states[subchannel]

@@ -14,7 +14,15 @@ import trio
 from trio_grpc._balancing.connect_to_all import ConnectToAllPolicy
 from trio_grpc._balancing.json_fields import boolean, duration, number
 from trio_grpc._balancing.load_report import LOAD_METADATA, LoadReport, read_load_report
-from trio_grpc._balancing.policy import CallEnd, LoadBalancingPolicy, Pick, Picker, PickInfo, PolicyContext
+from trio_grpc._balancing.policy import (
+    CallEnd,
+    LoadBalancingPolicy,
+    Pick,
+    Picker,
+    PickInfo,
+    PolicyContext,
+    PolicyFactory,
+)
 from trio_grpc._balancing.subchannel import Subchannel
 from trio_grpc._balancing.turns import Turns
 from trio_grpc._options import check_seconds
@@ -108,12 +116,20 @@ class WeightedRoundRobinPolicy(ConnectToAllPolicy):
     ) -> None:
         super().__init__(context)
         self._options = options
-        self._update_period = max(options.weight_update_period, _SHORTEST_UPDATE_PERIOD)
         self._backends: dict[Subchannel, _Backend] = {}
         self._ready: list[_Backend] = []
         #: One for all pickers: what is READY may change with every moment, and turns go on.
         self._turns: Turns[_Backend] = Turns(fraction)
         self._next_update = -inf
+
+    def reconfigure(self, make_policy: PolicyFactory) -> bool:
+        if not isinstance(make_policy, WeightedRoundRobin):
+            return False
+        self._options = make_policy
+        for backend in self._backends.values():
+            backend.configure(make_policy)
+        self.renew_picker()
+        return True
 
     def became_ready(self, subchannel: Subchannel) -> None:
         backend = self._backends.get(subchannel)
@@ -139,7 +155,7 @@ class WeightedRoundRobinPolicy(ConnectToAllPolicy):
         return self._turns.next().pick
 
     def _update(self, now: float) -> None:
-        self._next_update = now + self._update_period
+        self._next_update = now + max(self._options.weight_update_period, _SHORTEST_UPDATE_PERIOD)
         weights = effective_weights([backend.weight(now) for backend in self._ready])
         self._turns.set_weights(dict(zip(self._ready, weights, strict=True)))
 
@@ -153,16 +169,32 @@ class _Backend:
     """
 
     def __init__(self, subchannel: Subchannel, options: WeightedRoundRobin) -> None:
+        self._subchannel = subchannel
         self._options = options
         self._weight = 0.0
         self._last_report = -inf
         #: Since when it reports without a gap; inf while it does not.
         self._reporting_since = inf
+        #: Seconds between reports on a call of their own, None where they come with other calls; and what ends that.
+        self._period: float | None = None
         self._stop_watching: Callable[[], None] | None = None
-        if options.enable_oob_load_report:
-            self._stop_watching = subchannel._watch_load(options.oob_reporting_period, self.take)
         #: One for all calls.
-        self.pick = Pick(subchannel, None if options.enable_oob_load_report else self._ended)
+        self.pick = Pick(subchannel, self._ended)
+        self.configure(options)
+
+    def configure(self, options: WeightedRoundRobin) -> None:
+        """Reports come, and count, like this from now on."""
+        self._options = options
+        period = options.oob_reporting_period if options.enable_oob_load_report else None
+        if period != self._period:
+            self.forget()
+            self._period = period
+            if period is None:
+                self._stop_watching = None
+                self.pick = Pick(self._subchannel, self._ended)
+            else:
+                self._stop_watching = self._subchannel._watch_load(period, self.take)
+                self.pick = Pick(self._subchannel)
 
     def became_ready(self) -> None:
         """There is a new connection: who knows what is at its other end."""
