@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -59,3 +61,6 @@ async def test_addresses_may_be_text(autojump_clock: trio.testing.MockClock) -> 
         assert resolver.requests
     with pytest.raises(ValueError, match="no host"):
         resolver.update(":1")
+    wrong: Any = ["10.0.0.1:1"]
+    with pytest.raises(TypeError, match="each endpoint must be Endpoint or str, not list"):
+        resolver.update(wrong)

@@ -8,6 +8,7 @@ from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.service_config import ServiceConfig
 from trio_grpc._balancing.target import ResolverTarget
+from trio_grpc._options import check_kind
 
 _Config = ServiceConfig | str | bytes | Mapping[str, object]
 
@@ -48,8 +49,12 @@ class ManualResolver:
 
         Raises:
             ValueError: an address is malformed.
+            TypeError: one is neither an `Endpoint` nor text.
         """
-        self._publish((tuple(Endpoint(one) if isinstance(one, str) else one for one in endpoints), service_config))
+        published = tuple(Endpoint(one) if isinstance(one, str) else one for one in endpoints)
+        for endpoint in published:
+            check_kind("each endpoint", endpoint, Endpoint, " or str")
+        self._publish((published, service_config))
 
     def fail(self, error: Exception) -> None:
         """Publish that resolving failed; a channel that comes later fails too.
