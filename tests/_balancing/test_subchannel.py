@@ -411,6 +411,19 @@ async def test_the_oldest_connection_with_a_free_slot_is_taken(nursery: trio.Nur
         assert len(bench.attempts) == 3
 
 
+async def test_the_channels_own_calls_get_no_further_connection(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    async with open_scaling(nursery) as (bench, calls):
+        await calls.add()
+        nursery.start_soon(bench.connections[0].table.acquire_background)
+        await settle()
+        assert len(bench.attempts) == 1
+        await calls.add()
+        assert calls.served == bench.connections
+        assert len(bench.attempts) == 2
+        bench.connections[0].table.leave(0)
+        await settle()
+
+
 async def test_one_attempt_at_a_time(nursery: trio.Nursery, autojump_clock: Clock) -> None:
     async with open_scaling(nursery, most=10) as (bench, calls):
 

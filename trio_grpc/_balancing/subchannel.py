@@ -136,7 +136,7 @@ class Subchannel:
         """Make one more connection where calls wait, and there may be one."""
         if (
             self._line is not None
-            and self._line.waiters
+            and self._line.calls_wait
             and 0 < len(self._usable) < self._max_connections
             and self._attempts is ConnectivityState.IDLE
         ):

@@ -43,6 +43,11 @@ class SlotLine:
         self.waiters: OrderedDict[Task, StreamTable[Any] | None] = OrderedDict()
         self._on_wait = on_wait
 
+    @property
+    def calls_wait(self) -> bool:
+        """Whether somebody waits who would take a slot of any table."""
+        return any(only is None for only in self.waiters.values())
+
     def add(self, table: StreamTable[Any], owner: object) -> None:
         """From now on, who waits at the table stands in this line. A table leaves it when it takes no more streams.
 
