@@ -490,9 +490,9 @@ def open_channel(
             the environment says right now (gRFC A1), which is the first of ``grpc_proxy``, ``https_proxy`` and
             ``http_proxy``, unless ``no_grpc_proxy`` or else ``no_proxy`` names the target. Unix sockets, and streams
             that are not opened by the channel, are never proxied.
-        load_balancing: which of the target's addresses calls go to: ``"pick_first"``, ``"round_robin"``, `PickFirst`
-            or `RoundRobin`, or a class of your own made from `LoadBalancingPolicy`. None: what the service config says,
-            ``"pick_first"`` where it says nothing.
+        load_balancing: which of the target's addresses calls go to: the name of a policy, such as ``"round_robin"``;
+            one with options, such as `RingHash`; or a class of your own made from `LoadBalancingPolicy`. None: what
+            the service config says, ``"pick_first"`` where it says nothing.
         service_config: what holds for calls while the resolver publishes no service config: one, or its JSON.
         service_config_from_dns: look up the TXT record ``_grpc_config.host`` (gRFC A2) together with the addresses of
             the target's host; its service config goes before ``service_config``. It takes dnspython.

@@ -1113,6 +1113,50 @@ async def test_an_interceptor_may_set_trailing_metadata_at_the_end(make_call: Ma
     assert seen == [[("cost", "7")]]
 
 
+@pytest.mark.parametrize("end", ["reply", "abort", "raise", "fail"])
+async def test_an_interceptor_may_add_trailing_metadata_to_whatever_there_is(end: str) -> None:
+    async def add(context: ServicerContext[Any], proceed: Proceed) -> None:
+        context.add_trailing_metadata({"before": "1"})
+        try:
+            await proceed()
+        finally:
+            context.add_trailing_metadata([("after", "2"), ("after", "3")])
+
+    async def unary(request: EchoRequest, context: Context) -> EchoReply:
+        context.set_trailing_metadata({"own": "set"})
+        if end == "abort":
+            await context.abort(StatusCode.ABORTED, trailing_metadata={"own": "aborted"})
+        if end == "raise":
+            context.set_trailing_metadata({})
+            raise RpcError(StatusCode.ABORTED, trailing_metadata={"own": "raised"})
+        if end == "fail":
+            raise ZeroDivisionError
+        return EchoReply()
+
+    async with open_channel_pair(Echo(unary=unary), server_interceptors=[add]) as (channel, _):
+        async with EchoStub(channel).Unary.open(EchoRequest()) as call:
+            try:
+                await call.receive()
+            except RpcError as error:
+                trailing_metadata = error.trailing_metadata
+            else:
+                trailing_metadata = call.trailing_metadata
+        own = {"reply": "set", "abort": "aborted", "raise": "raised", "fail": "set"}[end]
+        assert list(trailing_metadata) == [("own", own), ("before", "1"), ("after", "2"), ("after", "3")]
+
+
+async def test_added_trailing_metadata_over_the_limit_of_the_client() -> None:
+    async def add(context: ServicerContext[Any], proceed: Proceed) -> None:
+        await proceed()
+        context.add_trailing_metadata({"large": "x" * 20_000})
+
+    async with open_channel_pair(Echo(), server_interceptors=[add]) as (channel, _):
+        with pytest.raises(RpcError, match="trailing metadata") as caught:
+            await EchoStub(channel).Unary(EchoRequest())
+        assert caught.value.code is StatusCode.RESOURCE_EXHAUSTED
+        assert not caught.value.trailing_metadata
+
+
 @every_kind
 async def test_an_interceptor_may_answer_in_the_place_of_a_handler(make_call: MakeCall) -> None:
     async def answer(context: ServicerContext[Any], proceed: Proceed) -> None:

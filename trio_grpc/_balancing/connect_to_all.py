@@ -47,7 +47,7 @@ class ConnectToAllPolicy(LoadBalancingPolicy):
 
     def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
         old, self._subchannels = self._subchannels, {}
-        new = []
+        new: list[Subchannel] = []
         for endpoint in dict.fromkeys(endpoints):
             subchannel = old.pop(endpoint, None)
             if subchannel is None:
