@@ -173,6 +173,7 @@ def test_an_unknown_compression_is_refused_at_once() -> None:
         ("resolvers", "test", TypeError),
         ("load_balancing", trio_grpc.PickFirst, TypeError),
         ("load_balancing", dict, TypeError),
+        ("retries", 1, TypeError),
     ],
 )
 def test_wrong_options_are_refused_at_once(option: str, value: Any, error: type[Exception]) -> None:

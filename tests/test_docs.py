@@ -1016,6 +1016,46 @@ def test_reflection_of_plugins(modules: dict[str, Any], tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# retries.md
+
+
+@pytest.fixture
+def retries(modules: dict[str, Any]) -> dict[str, Any]:
+    return execute("retries.md", modules)
+
+
+async def test_patience_with_a_server_that_pushes_back(
+    retries: dict[str, Any], nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    listener = trio_grpc.testing.MemoryListener()
+    await nursery.start(trio_grpc.serve, [retries["Busy"]()], listener)
+    began = trio.current_time()
+    assert (await retries["greet_with_patience"](listener.connect)).text == "Hello, you!"
+    assert trio.current_time() - began == pytest.approx(2.5)
+
+
+async def test_no_patience_with_a_slow_server(
+    retries: dict[str, Any], nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    class Slow(retries["Greeter"]):  # type: ignore[misc, name-defined]
+        calls = 0
+
+        async def Greet(self, request: Any, context: Any) -> Any:
+            self.calls += 1
+            if self.calls == 1:
+                await trio.sleep_forever()
+            return await super().Greet(request, context)
+
+    slow = Slow()
+    listener = trio_grpc.testing.MemoryListener()
+    await nursery.start(trio_grpc.serve, [slow], listener)
+    began = trio.current_time()
+    assert (await retries["greet_without_patience"](listener.connect)).text == "Hello, you!"
+    assert trio.current_time() - began == pytest.approx(0.05)
+    assert slow.calls == 2
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # keepalive.md
 
 

@@ -137,6 +137,7 @@ class Attempts:
         request: what all attempts send first.
         live: the stream of the attempt under way; None between two attempts.
         settled: whether that is the call's own, for good.
+        last: what an attempt has failed with, for messages; empty where none has.
         on_ended: called once when the call has its status.
         end_stream: no more messages come from the caller.
     """
@@ -144,7 +145,6 @@ class Attempts:
     __slots__ = (
         "_begun",
         "_fresh",
-        "_last",
         "_on_settled",
         "_outcome",
         "_receiver",
@@ -156,6 +156,7 @@ class Attempts:
         "_size",
         "_transparency",
         "end_stream",
+        "last",
         "live",
         "on_ended",
         "request",
@@ -171,6 +172,7 @@ class Attempts:
     ) -> None:
         self.live: AttemptStream | None = None
         self.settled: bool = False
+        self.last: str = ""
         self.on_ended: Callable[[], None] | None = None
         self.end_stream: bool = first is not None
         self.request: Request = request
@@ -184,8 +186,6 @@ class Attempts:
         self._fresh = True
         #: Where there is no stream to have one.
         self._outcome: Outcome | None = None
-        #: What the attempt before ended with, for messages.
-        self._last = ""
         self._scope: trio.CancelScope | None = None
         self._receiver: Task | None = None
         self._sender: Task | None = None
@@ -268,6 +268,9 @@ class Attempts:
                 return
             except RpcError as error:
                 outcome = unavailable(error)
+            if not self._is_open():
+                # It was given up while it failed.
+                return
             next_delay = self._delay_after(outcome, None)
             if next_delay is None:
                 self._finish(outcome)
@@ -316,7 +319,7 @@ class Attempts:
             return None
         if outcome.unprocessed and stream is not None and self._transparency.allows(bool(stream.stream_id)):
             return 0.0
-        self._last = described(outcome)
+        self.last = described(outcome)
         retries = self._retries
         if retries is None:
             return None
@@ -492,7 +495,8 @@ class Attempts:
                     await self._wait_receiver()
                 else:
                     await self.live.wait_outcome()
-        except trio.Cancelled:
+        except BaseException:
+            # Also Ctrl-C.
             if cancels:
                 self.cancel("call cancelled by its caller")
             raise
@@ -515,8 +519,8 @@ class Attempts:
         if self.live is not None:
             self.live.end(outcome)
             return
-        if self._last and not outcome.closed_locally:
-            outcome = Outcome(outcome.code, f"{outcome.message}; the last attempt ended with {self._last}")
+        if self.last and not outcome.closed_locally:
+            outcome = Outcome(outcome.code, f"{outcome.message}; the last attempt ended with {self.last}")
         self._finish(outcome)
 
     def _give_up(self) -> None:

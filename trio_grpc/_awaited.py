@@ -166,15 +166,18 @@ async def _run_hedged(attempts: Attempts, expires: float, timeout: float | None)
         await attempts.open()
         await attempts.wait_outcome(cancels=True)
     if scope.cancelled_caught:
-        raise deadline_error(channel, timeout_text(timeout))
+        text = timeout_text(timeout)
+        if attempts.last:
+            raise call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; the last attempt ended with {attempts.last}")
+        raise deadline_error(channel, text)
     outcome = attempts.outcome
     assert outcome is not None
+    if outcome.code is StatusCode.OK:
+        assert attempts.live is not None
+        return attempts.live
     if channel.closed:
         raise trio.ClosedResourceError("channel closed")
-    if outcome.code is not StatusCode.OK:
-        raise outcome_error(outcome, attempts, deadline)
-    assert attempts.live is not None
-    return attempts.live
+    raise outcome_error(outcome, attempts, deadline)
 
 
 def _delay_after(retries: Retries, outcome: Outcome, stream: Stream, deadline: float) -> float | None:

@@ -130,7 +130,10 @@ class HedgedAttempts(Attempts):
 
     def _failed(self, outcome: Outcome, stream: AttemptStream | None) -> None:
         """An attempt has failed. The call has, too, where that is fatal or where no other attempt is left."""
-        self._last = described(outcome)
+        if not self._is_open():
+            # It was given up while it failed.
+            return
+        self.last = described(outcome)
         self._failure = outcome, stream
         if self._is_over(outcome) or not self._hedges.failed(outcome.code, outcome.fields):
             self._fail(outcome, stream)

@@ -79,7 +79,7 @@ async def test_calls_of_every_kind_are_hedged(operation: Operation, autojump_clo
         expected = await operation(EchoStub(channel))
         await trio.testing.wait_all_tasks_blocked()
         assert (channel._retry_bytes, channel.statistics().streams) == (0, 0)
-        channel._service_config = None
+        channel._use_config(None)
         flaky._ends = []
         assert await operation(EchoStub(channel)) == expected
     assert flaky.times[:3] == [0, 1, 2]
@@ -231,9 +231,8 @@ async def test_cancelling_a_call_cancels_all_attempts(
 
 async def test_hedges_may_be_turned_off(autojump_clock: Clock) -> None:
     flaky = Flaky(SLOW)
-    async with open_channel_pair(flaky) as (channel, _):
+    async with open_channel_pair(flaky, retries=False) as (channel, _):
         configure(channel, hedging_policy=hedging_policy())
-        channel._retries = False
         await EchoStub(channel).Unary(HELLO)
     assert len(flaky.attempts) == 1
 
@@ -281,6 +280,7 @@ async def test_more_than_may_be_kept_commits_to_the_attempt_that_is_furthest(
             peer = await accepted.result()
             await head_of(peer, 1)
             await peer.send_settings({4: 0})
+            await trio.testing.wait_all_tasks_blocked()
             await call.send(EchoRequest(payload=bytes(600)))
             await head_of(peer, 3)
             await peer.send_window_update(3, 10_000)
@@ -510,10 +510,10 @@ async def test_interceptors_see_one_call(autojump_clock: Clock) -> None:
 async def test_hedged_calls_leave_no_garbage(autojump_clock: Clock) -> None:
     flaky = Flaky()
     async with open_channel_pair(flaky) as (channel, _):
-        configure(channel, RetryThrottling(max_tokens=1000, token_ratio=1), hedging_policy=hedging_policy())
         stub = EchoStub(channel)
 
         async def run() -> None:
+            configure(channel, RetryThrottling(max_tokens=1000, token_ratio=1), hedging_policy=hedging_policy())
             for operation in OPERATIONS:
                 flaky._ends = [SLOW, FAIL, End(after=1)]
                 await operation(stub)
@@ -521,6 +521,9 @@ async def test_hedged_calls_leave_no_garbage(autojump_clock: Clock) -> None:
                 with pytest.raises(RpcError):
                     await operation(stub)
             await trio.testing.wait_all_tasks_blocked()
+            # The writer still has the last stream in its hands; now that is one of another kind.
+            channel._use_config(None)
+            await stub.Unary(HELLO)
 
         await run()
         gc.collect()

@@ -221,9 +221,8 @@ async def test_a_request_over_the_buffer_limit_has_one_attempt(autojump_clock: C
 
 async def test_retries_may_be_turned_off(autojump_clock: Clock) -> None:
     flaky = Flaky(FAIL)
-    async with open_channel_pair(flaky) as (channel, _):
+    async with open_channel_pair(flaky, retries=False) as (channel, _):
         configure(channel, retry_policy=retry_policy())
-        channel._retries = False
         with pytest.raises(RpcError, match="overloaded"):
             await EchoStub(channel).Unary(HELLO)
 
@@ -570,7 +569,7 @@ async def test_a_new_config_holds_for_calls_that_begin_then(autojump_clock: Cloc
         with pytest.raises(RpcError):
             await stub.Unary(HELLO)
         assert len(flaky.attempts) == 3
-        channel._service_config = None
+        channel._use_config(None)
         flaky._ends = [FAIL]
         with pytest.raises(RpcError):
             await stub.Unary(HELLO)
@@ -591,6 +590,51 @@ async def test_methods_have_configs_of_their_own(autojump_clock: Clock) -> None:
         async with EchoStub(channel).ServerStream(EchoRequest(count=1)) as call:
             assert len([reply async for reply in call]) == 1
     assert len(flaky.attempts) == 3
+
+
+@every_kind
+@pytest.mark.parametrize("default", [False, True], ids=["no default", "a default"])
+async def test_the_first_call_already_has_the_config_that_comes_with_the_addresses(
+    default: bool, operation: Operation, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Backend(nursery, "a")
+    flaky = Flaky(FAIL)
+    await backend.start(flaky)  # type: ignore[arg-type]
+    resolver = ManualResolver()
+    published = ServiceConfig(methods=[MethodConfig(retry_policy=retry_policy(), timeout=50)])
+    async with trio_grpc.open_channel(
+        "test:///a", resolvers={"test": resolver}, service_config="{}" if default else None
+    ) as channel:
+        call = Background(nursery, operation, EchoStub(channel))
+        await trio.sleep(5)
+        assert call.running
+        resolver.update(backend.endpoint, service_config=published)
+        await call.result()
+        assert len(flaky.attempts) == 2
+        left = flaky.attempts[0].context.time_remaining()
+        assert left < 50
+
+
+@every_kind
+async def test_a_name_that_is_not_resolved_in_time(operation: Operation, autojump_clock: Clock) -> None:
+    resolver = ManualResolver()
+    config = ServiceConfig(methods=[MethodConfig(timeout=10)])
+    async with trio_grpc.open_channel("test:///a", resolvers={"test": resolver}, service_config=config) as channel:
+        with trio.move_on_after(5) as scope:
+            await operation(EchoStub(channel))
+        assert scope.cancelled_caught
+        assert channel.statistics().unconnected == 0
+        for options in ({"timeout": 2}, {"timeout": 2, "wait_for_ready": True}):
+            began = trio.current_time()
+            with pytest.raises(RpcError, match=r"DEADLINE_EXCEEDED.*still resolving test:///a"):
+                await EchoStub(channel).Unary(HELLO, **options)  # type: ignore[arg-type]
+            with pytest.raises(RpcError, match=r"DEADLINE_EXCEEDED.*still resolving test:///a"):
+                async with EchoStub(channel).Bidi(**options):  # type: ignore[arg-type]
+                    raise AssertionError("entered")
+            assert trio.current_time() - began == pytest.approx(4)
+        resolver.fail(OSError("no such name"))
+        with pytest.raises(RpcError, match="UNAVAILABLE: failed to resolve test:///a: no such name"):
+            await operation(EchoStub(channel))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -643,25 +687,24 @@ async def test_interceptors_are_outside_of_the_attempts(autojump_clock: Clock) -
 async def test_calls_that_are_tried_again_leave_no_garbage(autojump_clock: Clock) -> None:
     flaky = Flaky()
     async with open_channel_pair(flaky) as (channel, _):
-        configure(channel, RetryThrottling(max_tokens=1000, token_ratio=1), retry_policy=retry_policy())
         stub = EchoStub(channel)
-        for operation in OPERATIONS:
-            flaky._ends = [FAIL]
-            await operation(stub)
-        await trio.testing.wait_all_tasks_blocked()
-        gc.collect()
-        gc.disable()
-        try:
-            before = {id(thing) for thing in gc.get_objects()}
+
+        async def run() -> None:
+            configure(channel, RetryThrottling(max_tokens=1000, token_ratio=1), retry_policy=retry_policy())
             for operation in OPERATIONS:
                 flaky._ends = [FAIL]
                 await operation(stub)
             await trio.testing.wait_all_tasks_blocked()
-            left = [
-                thing
-                for thing in gc.get_objects()
-                if isinstance(thing, (Attempts, AttemptStream)) and id(thing) not in before
-            ]
+            # The writer still has the last stream in its hands; now that is one of another kind.
+            channel._use_config(None)
+            await stub.Unary(HELLO)
+
+        await run()
+        gc.collect()
+        gc.disable()
+        try:
+            await run()
+            left = [thing for thing in gc.get_objects() if isinstance(thing, (Attempts, AttemptStream))]
             assert left == []
         finally:
             gc.enable()

@@ -48,6 +48,7 @@ class ChannelPair:
         server_hostname: str | None,
         interceptors: Iterable[ClientInterceptor],
         server_interceptors: Iterable[ServerInterceptor],
+        retries: bool,
     ) -> None:
         # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for. So is the
         # server's keepalive, a test that hangs must not spin it, and the timer of idle channels.
@@ -78,6 +79,7 @@ class ChannelPair:
             server_hostname=server_hostname,
             idle_timeout=None,
             interceptors=interceptors,
+            retries=retries,
         )
         self._scope = trio.CancelScope()
         self._started = _Started()
@@ -157,6 +159,7 @@ def open_channel_pair(
     server_hostname: str | None = None,
     interceptors: Iterable[ClientInterceptor] = (),
     server_interceptors: Iterable[ServerInterceptor] = (),
+    retries: bool = True,
 ) -> ChannelPair:
     """Join a real client and a real server in memory, for the length of an ``async with`` block.
 
@@ -189,6 +192,7 @@ def open_channel_pair(
         server_hostname: the name that the server's certificate must carry.
         interceptors: of the channel.
         server_interceptors: of the server.
+        retries: of the channel, see `~trio_grpc.open_channel`.
 
     Returns:
         An async context manager that gives the `Channel` and the `Server`.
@@ -217,4 +221,5 @@ def open_channel_pair(
         server_hostname=server_hostname,
         interceptors=interceptors,
         server_interceptors=server_interceptors,
+        retries=retries,
     )
