@@ -14,7 +14,7 @@ from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
 import trio_grpc
-from tests.echo_service import Context, Echo
+from tests.echo_service import Context, Echo, Waiting
 from tests.support.backends import Backend
 from trio_grpc import (
     Channel,
@@ -139,6 +139,51 @@ async def test_one_of_three_lost_under_load_loses_the_calls_in_flight_there(
         await trio.sleep(150)
         await call_in_turn(channel, outcomes, 30)
         assert lost.calls >= 5
+
+
+class Silent(Backend):
+    """Takes connections, and never says a word."""
+
+    def __init__(self, nursery: trio.Nursery, name: str) -> None:
+        super().__init__(nursery, name)
+        self._ends: list[trio.abc.Stream] = []
+
+    async def dial(self) -> trio.abc.Stream:
+        self.dials += 1
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._ends.append(theirs)
+        return ours
+
+
+@pytest.mark.parametrize("load_balancing", EVEN)
+async def test_only_servers_that_are_ready_get_calls(
+    nursery: trio.Nursery, autojump_clock: Clock, load_balancing: trio_grpc.LoadBalancing
+) -> None:
+    """Not one that is silent, not one that is away, not one that has begun to drain."""
+    good, draining = await start(nursery, Echo(), Waiting())
+    silent, absent = Silent(nursery, "silent"), Backend(nursery, "absent")
+    outcomes: Counter[StatusCode] = Counter()
+    async with open_over([silent, absent, good, draining], load_balancing) as (channel, _):
+        await channel.wait_ready()
+        await settle()
+        waiting = draining.servicer
+        assert isinstance(waiting, Waiting)
+        async with trio.open_nursery() as calls:
+            for _ in range(8):
+                calls.start_soon(call_in_turn, channel, outcomes, 1)
+            await settle()
+            assert waiting.entered > 0
+            calls.start_soon(draining.drain)
+            await settle()
+            before = waiting.entered
+            began = trio.current_time()
+            await call_in_turn(channel, outcomes, 50)
+            assert trio.current_time() == began
+            assert waiting.entered == before
+            waiting.gate.set()
+    assert outcomes == {StatusCode.OK: 58}
+    assert silent.dials >= 1
+    assert absent.dials >= 1
 
 
 async def test_a_slow_server_gets_fewer_calls(nursery: trio.Nursery, autojump_clock: Clock) -> None:
@@ -277,6 +322,21 @@ async def test_calls_fail_when_two_servers_have_failed_and_none_is_ready(
         await backends[2].start()
         await trio.sleep(10)
         assert waited == ["backend 2"]
+
+
+async def test_a_call_waits_for_a_silent_server_as_long_as_for_one_attempt_to_connect(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    (good,) = await start(nursery, Echo())
+    silent = Silent(nursery, "silent")
+    async with open_over([good, silent], BY_KEY) as (channel, _):
+        times = Counter[float]()
+        for key in range(20):
+            began = trio.current_time()
+            assert await server_of(channel, str(key)) == "backend 0"
+            times[round(trio.current_time() - began)] += 1
+        # Once; from then on the calls of its keys go to the other one at once.
+        assert times == {0: 19, 20: 1}
 
 
 async def test_calls_without_a_key_go_to_what_is_ready(nursery: trio.Nursery, autojump_clock: Clock) -> None:

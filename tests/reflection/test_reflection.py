@@ -20,6 +20,7 @@ from tests.interop.standard.service import InteropServicer
 from tests.support.service_modules import ROOT
 from trio_grpc import Cardinality, Method, RpcError, Servicer, StatusCode
 from trio_grpc.health import HealthServicer
+from trio_grpc.orca import MetricRecorder, OrcaServicer
 from trio_grpc.reflection import ReflectionServicer, ReflectionV1AlphaServicer, with_reflection
 from trio_grpc.reflection._v1 import reflection_pb2 as v1
 from trio_grpc.reflection._v1 import reflection_trio_grpc as stubs_v1
@@ -181,6 +182,15 @@ async def test_a_file_of_generated_modules(version: Any, autojump_clock: Clock) 
             assert await client.files(file_containing_symbol=f"grpc.reflection.{name}.ServerReflection") == [
                 f"grpc/reflection/{name}/reflection.proto"
             ]
+
+
+async def test_a_standard_service_whose_file_imports_others(autojump_clock: Clock) -> None:
+    async with asking(V1, with_reflection([OrcaServicer(MetricRecorder())])) as client:
+        assert set(await client.files(file_containing_symbol="xds.service.orca.v3.OpenRcaService")) == {
+            "xds/service/orca/v3/orca.proto",
+            "xds/data/orca/v3/orca_load_report.proto",
+            "google/protobuf/duration.proto",
+        }
 
 
 async def test_a_file_is_what_was_generated_from(autojump_clock: Clock) -> None:

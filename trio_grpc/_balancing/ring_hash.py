@@ -62,7 +62,8 @@ class RingHash:
 
     Attributes:
         min_ring_size: places on the ring at least, all addresses together. The more, the more even the shares.
-        max_ring_size: places at most. Both are capped at 4096. Addresses that are listed twice get twice as many.
+        max_ring_size: places at most, but one for each address. Both sizes are capped at 4096. Addresses that are
+            listed twice get twice as many places.
         request_hash_header: the metadata of a call that is its key, several values joined by commas; only metadata of
             the call itself, not that of the channel. Empty, or for calls without it: any backend, READY ones first.
 
@@ -252,7 +253,8 @@ class Ring:
     Args:
         weights: of each subchannel; the places of two relate as their weights do.
         min_size: places at least.
-        max_size: places at most; this counts where it is at odds with the other one or with the weights.
+        max_size: places at most; this counts where it is at odds with the other one or with the weights. But each has
+            one.
 
     Attributes:
         size: how many places there are.
@@ -272,7 +274,9 @@ class Ring:
             for subchannel, weight in sorted(weights.items(), key=lambda item: item[0].endpoint.address):
                 address = subchannel.endpoint.address
                 begin, end = size * so_far // total, size * (so_far + weight) // total
-                places += [(_hash(f"{address}_{number}"), address, subchannel) for number in range(end - begin)]
+                # One at least: who has none would never get a call, nor be connected to for one.
+                count = max(end - begin, 1)
+                places += [(_hash(f"{address}_{number}"), address, subchannel) for number in range(count)]
                 so_far += weight
         for number, _, subchannel in sorted(places, key=lambda place: place[:2]):
             self._hashes.append(number)
