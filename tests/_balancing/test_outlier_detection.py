@@ -493,6 +493,36 @@ def test_a_new_subchannel_to_an_ejected_address_is_ejected() -> None:
     assert bench.now == 50
 
 
+def test_a_new_child_learns_who_is_ejected() -> None:
+    bench = Bench(by_failures(max_ejection_percent=100), count=3)
+    bench.call(10, 0, 1, 2)
+    bench.sweep()
+    assert bench.policy.reconfigure(by_failures(max_ejection_percent=100, child=LeastRequest()))
+    bench.update(3)
+    assert bench.context.state is State.CONNECTING
+    bench.tell_new()
+    state, error = bench.context.published[-1]
+    assert state is State.TRANSIENT_FAILURE
+    assert error.count("as an outlier") == 3
+
+
+def test_what_has_changed_before_the_child_learns_it_is_not_told() -> None:
+    bench = Bench(by_failures(max_ejection_percent=100), count=4)
+    bench.call(10, 2, 3)
+    bench.sweep()
+    assert bench.policy.reconfigure(by_failures(max_ejection_percent=100, child=LeastRequest()))
+    bench.update(4)
+    # One is let go of, and one comes back.
+    bench.update(3)
+    bench.policy._take_back(bench.policy._addresses["10.0.0.2:1"])
+    bench.tell_new()
+    for subchannel in bench.context.made[4:7]:
+        subchannel.become(State.READY)
+    bench.tell()
+    assert bench.chosen == [0, 1, 2]
+    assert bench.context.made[6].error is None
+
+
 def test_addresses_come_and_go() -> None:
     bench = Bench(by_failures())
     bench.call(10, 3)
@@ -583,11 +613,19 @@ def test_counts_begin_when_there_is_something_to_count_for() -> None:
     bench.call(10, 3)
     bench.sweep()
     assert (bench.ejected, bench.now) == ([3], 17)
+    # What ends meanwhile is not counted.
+    picks = [bench.pick() for _ in range(100)]
     # Without ejections nobody would ever come back.
     assert bench.policy.reconfigure(by_failures(failure_percentage_ejection=None))
     assert bench.ejected == []
     assert bench.context.timers == []
     assert isinstance(bench.context.pickers[-1](PickInfo("/a.B/C")), Subchannel)
+    for picked in picks:
+        assert picked.on_end is not None
+        picked.on_end(FAILED)
+    assert bench.policy.reconfigure(by_failures(max_ejection_percent=100))
+    bench.sweep()
+    assert bench.ejected == []
 
 
 def test_another_policy_is_no_other_option() -> None:
@@ -606,6 +644,26 @@ def test_a_child_that_nothing_is_ejected_from_gets_all_back() -> None:
     assert not bench.policy.watches_health
     assert bench.policy._addresses["10.0.0.3:1"].ejected_at is None
     assert isinstance(bench.context.pickers[-1], FakeSubchannel)
+
+
+def test_what_a_child_publishes_when_it_gets_one_back_is_what_counts() -> None:
+    class Plain(Odd):
+        watches_health = False
+
+        def subchannel_changed(self, subchannel: Subchannel, state: State) -> None:
+            self.last = lambda _: None
+            self.context.publish(State.READY, self.last)
+
+    bench = Bench(by_failures())
+    bench.call(10, 3)
+    bench.sweep()
+    assert bench.policy.reconfigure(by_failures(child=Plain))
+    bench.update(10)
+    bench.context.made[10].become(State.READY)
+    bench.tell()
+    child: Any = bench.policy._child._serving
+    assert bench.policy._addresses["10.0.0.3:1"].ejected_at is None
+    assert bench.context.pickers[-1] is child.policy.last
 
 
 def test_the_child_talks_to_the_channel() -> None:

@@ -16,7 +16,16 @@ from echo_trio_grpc import EchoStub
 import trio_grpc
 from tests.echo_service import Waiting
 from tests.support.backends import Backend
-from trio_grpc import Channel, ConnectivityState, HealthCheckConfig, Limits, RpcError, ServiceConfig, StatusCode
+from trio_grpc import (
+    Channel,
+    ConnectionScaling,
+    ConnectivityState,
+    HealthCheckConfig,
+    Limits,
+    RpcError,
+    ServiceConfig,
+    StatusCode,
+)
 from trio_grpc.health import HealthCheckRequest, HealthCheckResponse, HealthServicer, ServingStatus
 from trio_grpc.testing import ManualResolver
 
@@ -337,6 +346,37 @@ async def test_the_watch_takes_one_of_the_streams_that_a_server_allows(
         await call(channel, 3)
         assert backend.calls == 3
         assert channel.statistics().streams == 1
+
+
+async def test_the_watch_moves_when_its_connection_goes_and_another_stays(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Healthy(nursery, "backend")
+    waiting = Waiting()
+    await backend.start(waiting, limits=Limits(adaptive_window=False, max_concurrent_streams=2))
+    scaled = ServiceConfig(
+        health_check=HealthCheckConfig(service_name=SERVICE),
+        connection_scaling=ConnectionScaling(max_connections_per_subchannel=2),
+    )
+    async with open_over([backend], service_config=scaled) as (channel, _):
+        async with trio.open_nursery() as calls:
+            for _ in range(3):
+                calls.start_soon(call, channel)
+            await trio.sleep(1)
+            # One connection carries the watch and a call, the other one two calls.
+            assert waiting.entered == 3
+            assert channel.statistics().connections == 2
+            waiting.gate.set()
+        oldest = min(channel._balancer.connections, key=lambda connection: not connection.table.background)
+        await oldest.aclose()
+        await settle()
+        assert (backend.health.watching, len(backend.health.watches)) == (1, 2)
+        assert channel.state is ConnectivityState.READY
+        await call(channel)
+        backend.say(ServingStatus.NOT_SERVING)
+        await settle()
+        assert "NOT_SERVING" in await refused(channel)
+        assert backend.dials == 2
 
 
 async def test_a_policy_that_picks_what_is_not_ready_yet_waits_for_the_answer_too(

@@ -259,9 +259,6 @@ class OutlierDetectionPolicy(LoadBalancingPolicy, PolicyContext):
         if self._interval_began is None:
             self._set_timer()
         self._child.update_endpoints(endpoints)
-        for address in old.values():
-            # A child that is being replaced goes on with what it has.
-            self._take_back(address)
 
     def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
         tracked = self._tracked[subchannel]
