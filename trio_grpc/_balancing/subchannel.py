@@ -51,7 +51,7 @@ class Subchannel:
 
     Attributes:
         endpoint: where it leads.
-        state: its connectivity state right now.
+        state: its connectivity state right now, by its connections alone; what a policy is told also knows of health.
         error: why the last attempt failed, or why the backend is not healthy; None after a success.
     """
 
