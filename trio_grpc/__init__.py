@@ -26,6 +26,7 @@ from trio_grpc._balancing.service_config import MethodConfig as MethodConfig
 from trio_grpc._balancing.service_config import RetryPolicy as RetryPolicy
 from trio_grpc._balancing.service_config import RetryThrottling as RetryThrottling
 from trio_grpc._balancing.service_config import ServiceConfig as ServiceConfig
+from trio_grpc._balancing.service_config import ServiceConfigLike as ServiceConfigLike
 from trio_grpc._balancing.subchannel import Subchannel as Subchannel
 from trio_grpc._balancing.target import ResolverTarget as ResolverTarget
 from trio_grpc._balancing.weighted_round_robin import WeightedRoundRobin as WeightedRoundRobin
@@ -126,6 +127,7 @@ __all__ = (
     "ServerStatistics",
     "ServiceConfig",
     "ServiceConfigError",
+    "ServiceConfigLike",
     "Servicer",
     "ServicerContext",
     "StatusCode",

@@ -25,7 +25,7 @@ from trio_grpc._balancing.naming import Name, resolve_name, static_name, unresol
 from trio_grpc._balancing.policies import PolicyName, policy_by_name
 from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyFactory
 from trio_grpc._balancing.resolver import Resolver
-from trio_grpc._balancing.service_config import UNRESOLVED, ServiceConfig, to_service_config
+from trio_grpc._balancing.service_config import UNRESOLVED, ServiceConfig, ServiceConfigLike, to_service_config
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, choose_codec
@@ -104,7 +104,7 @@ class Channel:
         codec: Codec,
         http_proxy: ProxyOption,
         load_balancing: LoadBalancing | None,
-        service_config: ServiceConfig | str | bytes | Mapping[str, object] | None,
+        service_config: ServiceConfigLike | None,
         service_config_from_dns: bool,
         resolvers: Mapping[str, Resolver] | None,
         idle_timeout: float | None,
@@ -458,7 +458,7 @@ def open_channel(
     codec: Codec | None = None,
     http_proxy: str | Literal[False] | None = None,
     load_balancing: LoadBalancing | None = None,
-    service_config: ServiceConfig | str | bytes | Mapping[str, object] | None = None,
+    service_config: ServiceConfigLike | None = None,
     service_config_from_dns: bool = False,
     resolvers: Mapping[str, Resolver] | None = None,
     idle_timeout: float | None = _IDLE_TIMEOUT,

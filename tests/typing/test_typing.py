@@ -143,6 +143,17 @@ async def calls(channel: trio_grpc.Channel) -> None:
     print(text, request)
 
 
+def service_configs() -> None:
+    trio_grpc.MethodConfig(timeout="1s")  # wrong
+    trio_grpc.MethodConfig(names=[1])  # wrong
+    trio_grpc.HedgingPolicy(max_attempts=2, non_fatal_status_codes=[14])  # wrong
+    trio_grpc.HedgingPolicy(hedging_delay=1)  # wrong
+    trio_grpc.ServiceConfig(load_balancing="round_robin")  # wrong
+    trio_grpc.ServiceConfig(methods=[trio_grpc.ServiceConfig()])  # wrong
+    trio_grpc.open_channel("localhost", load_balancing="fastest")  # wrong
+    trio_grpc.open_channel("localhost", service_config=[])  # wrong
+
+
 class Echo(EchoServicer):
     async def Unary(self, request: EchoReply, context: Context) -> EchoReply:  # wrong
         return EchoReply()

@@ -74,6 +74,41 @@ async def is_serving(channel: trio_grpc.Channel) -> bool:
     return reply.status == ServingStatus.SERVING
 
 
+CONFIG = trio_grpc.ServiceConfig(
+    load_balancing=trio_grpc.PickFirst(shuffle_address_list=True),
+    methods=[
+        trio_grpc.MethodConfig(
+            names=["echo.Echo"],
+            timeout=5,
+            retry_policy=trio_grpc.RetryPolicy(
+                max_attempts=3,
+                initial_backoff=0.1,
+                max_backoff=1,
+                backoff_multiplier=2,
+                retryable_status_codes=[trio_grpc.StatusCode.UNAVAILABLE],
+            ),
+        ),
+        trio_grpc.MethodConfig(names=("echo.Echo/Unary",), hedging_policy=trio_grpc.HedgingPolicy(max_attempts=2)),
+    ],
+    retry_throttling=trio_grpc.RetryThrottling(max_tokens=10, token_ratio=0.1),
+    health_check=trio_grpc.HealthCheckConfig(service_name="echo.Echo"),
+)
+
+
+async def resolve(target: trio_grpc.ResolverTarget, resolution: trio_grpc.Resolution, /) -> None:
+    resolution.update([trio_grpc.Endpoint(target.path)], service_config={"loadBalancingConfig": [{"round_robin": {}}]})
+    await trio.lowlevel.checkpoint()
+
+
+async def configured() -> None:
+    assert_type(trio_grpc.ServiceConfig.from_json("{}"), trio_grpc.ServiceConfig)
+    assert_type(CONFIG.method_config("/echo.Echo/Unary").timeout, float | None)
+    async with trio_grpc.open_channel("x:///y", resolvers={"x": resolve}, service_config=CONFIG) as channel:
+        await unary(EchoStub(channel))
+    async with trio_grpc.open_channel("localhost", load_balancing="round_robin", service_config="{}") as channel:
+        await unary(EchoStub(channel))
+
+
 async def main() -> None:
     async with trio_grpc.open_channel("localhost:50051") as channel:
         assert_type(channel, trio_grpc.Channel)

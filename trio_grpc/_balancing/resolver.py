@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 import trio
 
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.json_fields import ServiceConfigError
-from trio_grpc._balancing.service_config import ServiceConfig, to_service_config
+from trio_grpc._balancing.service_config import ServiceConfig, ServiceConfigLike, to_service_config
 from trio_grpc._balancing.target import ResolverTarget
 
 
@@ -38,7 +38,7 @@ class Resolution:
     def update(
         self,
         endpoints: Iterable[Endpoint],
-        service_config: ServiceConfig | str | bytes | Mapping[str, object] | ServiceConfigError | None = None,
+        service_config: ServiceConfigLike | ServiceConfigError | None = None,
     ) -> None:
         """Publish all endpoints that there are now, in the place of those published before.
 

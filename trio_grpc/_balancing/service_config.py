@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -110,12 +110,19 @@ def _check_codes(owner: object, attribute: attrs.Attribute[Any], value: frozense
         _check_type(owner, attribute, code, StatusCode, "a collection of StatusCode")
 
 
-def _frozen_set(value: object) -> object:
-    return frozenset(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else value
+def _is_collection(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (str, bytes))
 
 
-def _frozen_tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else value
+# Converters: what type checkers let a user give. What is none of that is left to the validators, which know its name.
+
+
+def _to_codes(value: Iterable[StatusCode]) -> frozenset[StatusCode]:
+    return frozenset(value) if _is_collection(value) else cast("frozenset[StatusCode]", value)
+
+
+def _to_names(value: Iterable[str]) -> tuple[str, ...]:
+    return tuple(value) if _is_collection(value) else cast("tuple[str, ...]", value)
 
 
 def _lower(owner: object, name: str, most: int) -> None:
@@ -123,9 +130,9 @@ def _lower(owner: object, name: str, most: int) -> None:
         object.__setattr__(owner, name, most)
 
 
-def _three_decimals(value: object) -> object:
+def _three_decimals(value: float) -> float:
     """What gRFC A6 keeps of a ``tokenRatio``."""
-    if isinstance(value, float) and 0 < value < inf:
+    if isinstance(cast("object", value), float) and 0 < value < inf:
         # By way of the shortest text of the number: 0.57 * 1000 is less than 570.
         return float(Decimal(repr(value)).quantize(Decimal("0.001"), ROUND_DOWN))
     return value
@@ -151,7 +158,7 @@ class RetryPolicy:
     initial_backoff: float = attrs.field(validator=_seconds())
     max_backoff: float = attrs.field(validator=_seconds())
     backoff_multiplier: float = attrs.field(validator=_number())
-    retryable_status_codes: frozenset[StatusCode] = attrs.field(converter=_frozen_set, validator=_check_codes)
+    retryable_status_codes: frozenset[StatusCode] = attrs.field(converter=_to_codes, validator=_check_codes)
 
     def __attrs_post_init__(self) -> None:
         _lower(self, "max_attempts", MAX_ATTEMPTS)
@@ -176,7 +183,7 @@ class HedgingPolicy:
     max_attempts: int = attrs.field(validator=_integer(2))
     hedging_delay: float = attrs.field(default=0.0, validator=_seconds(or_zero=True))
     non_fatal_status_codes: frozenset[StatusCode] = attrs.field(
-        default=frozenset(), converter=_frozen_set, validator=_check_codes
+        default=frozenset(), converter=_to_codes, validator=_check_codes
     )
 
     def __attrs_post_init__(self) -> None:
@@ -269,7 +276,7 @@ class MethodConfig:
         ValueError: a value is out of its range, or there are both policies; the message names it.
     """
 
-    names: tuple[str, ...] = attrs.field(default=("",), converter=_frozen_tuple, validator=_check_names)
+    names: tuple[str, ...] = attrs.field(default=("",), converter=_to_names, validator=_check_names)
     wait_for_ready: bool | None = attrs.field(default=None, validator=_optional(_instance(bool, "bool or None")))
     timeout: float | None = attrs.field(default=None, validator=_optional(_seconds(or_zero=True)))
     max_request_message_bytes: int | None = attrs.field(default=None, validator=_optional(_integer(0, _MAX_SIZE)))
@@ -298,6 +305,10 @@ def _check_load_balancing(owner: object, attribute: attrs.Attribute[Any], value:
         )
 
 
+def _to_methods(value: Iterable[MethodConfig]) -> tuple[MethodConfig, ...]:
+    return tuple(value) if _is_collection(value) else cast("tuple[MethodConfig, ...]", value)
+
+
 def _check_methods(owner: object, attribute: attrs.Attribute[Any], value: tuple[MethodConfig, ...]) -> None:
     _check_type(owner, attribute, value, tuple, "a sequence of MethodConfig")
     for method in value:
@@ -324,7 +335,7 @@ class ServiceConfig:
     """
 
     load_balancing: PolicyFactory | None = attrs.field(default=None, validator=_check_load_balancing)
-    methods: tuple[MethodConfig, ...] = attrs.field(default=(), converter=_frozen_tuple, validator=_check_methods)
+    methods: tuple[MethodConfig, ...] = attrs.field(default=(), converter=_to_methods, validator=_check_methods)
     retry_throttling: RetryThrottling | None = attrs.field(
         default=None, validator=_optional(_instance(RetryThrottling, "RetryThrottling or None"))
     )
@@ -338,7 +349,7 @@ class ServiceConfig:
     _found: dict[str, MethodConfig] = attrs.field(init=False, factory=dict, eq=False, repr=False)
 
     @classmethod
-    def from_json(cls, config: str | bytes | Mapping[str, object]) -> ServiceConfig:
+    def from_json(cls, config: str | bytes | Mapping[str, Any]) -> ServiceConfig:
         """Return the config that JSON describes, as gRPC's service_config.proto has it.
 
         Fields that are unknown are ignored. One that is known and wrong makes the whole config wrong (gRFC A21).
@@ -378,11 +389,14 @@ class ServiceConfig:
         return _NO_METHOD_CONFIG
 
 
+#: What ``service_config=`` takes: a config, or its JSON as text or parsed.
+ServiceConfigLike = ServiceConfig | str | bytes | Mapping[str, Any]
+
 #: In the place of a channel's service config until its resolver has said, for the first time, what holds for calls.
 UNRESOLVED = ServiceConfig()
 
 
-def to_service_config(config: ServiceConfig | str | bytes | Mapping[str, object]) -> ServiceConfig:
+def to_service_config(config: ServiceConfigLike) -> ServiceConfig:
     """Return the service config that a user means.
 
     Raises:
@@ -521,4 +535,5 @@ __all__ = [
     "RetryPolicy",
     "RetryThrottling",
     "ServiceConfig",
+    "ServiceConfigLike",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from math import inf
 from types import TracebackType
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from trio_grpc._balancing.service_config import ServiceConfig
+from trio_grpc._balancing.service_config import ServiceConfigLike
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
 from trio_grpc._compression import Compression
@@ -41,7 +41,7 @@ class ChannelPair:
         compression: Compression | str | None,
         server_compression: Compression | str | None,
         metadata: MetadataLike | None,
-        service_config: ServiceConfig | str | bytes | Mapping[str, object] | None,
+        service_config: ServiceConfigLike | None,
         sockets: bool,
         server_ssl_context: ssl.SSLContext | None,
         ssl_context: ssl.SSLContext | None,
@@ -152,7 +152,7 @@ def open_channel_pair(
     compression: Compression | str | None = None,
     server_compression: Compression | str | None = None,
     metadata: MetadataLike | None = None,
-    service_config: ServiceConfig | str | bytes | Mapping[str, object] | None = None,
+    service_config: ServiceConfigLike | None = None,
     sockets: bool = False,
     server_ssl_context: ssl.SSLContext | None = None,
     ssl_context: ssl.SSLContext | None = None,

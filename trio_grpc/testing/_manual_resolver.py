@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.resolver import Resolution
-from trio_grpc._balancing.service_config import ServiceConfig
+from trio_grpc._balancing.service_config import ServiceConfigLike
 from trio_grpc._balancing.target import ResolverTarget
 from trio_grpc._options import check_kind
-
-_Config = ServiceConfig | str | bytes | Mapping[str, object]
 
 
 class ManualResolver:
@@ -32,15 +28,15 @@ class ManualResolver:
         requests: how often a channel has asked to resolve again.
     """
 
-    def __init__(self, *endpoints: Endpoint | str, service_config: _Config | None = None) -> None:
+    def __init__(self, *endpoints: Endpoint | str, service_config: ServiceConfigLike | None = None) -> None:
         self.targets: list[ResolverTarget] = []
         self.requests: int = 0
         self._resolutions: set[Resolution] = set()
-        self._published: tuple[tuple[Endpoint, ...], _Config | None] | Exception | None = None
+        self._published: tuple[tuple[Endpoint, ...], ServiceConfigLike | None] | Exception | None = None
         if endpoints:
             self.update(*endpoints, service_config=service_config)
 
-    def update(self, *endpoints: Endpoint | str, service_config: _Config | None = None) -> None:
+    def update(self, *endpoints: Endpoint | str, service_config: ServiceConfigLike | None = None) -> None:
         """Publish these endpoints in the place of those before; a channel that comes later gets them too.
 
         Args:
@@ -64,7 +60,7 @@ class ManualResolver:
         """
         self._publish(error)
 
-    def _publish(self, published: tuple[tuple[Endpoint, ...], _Config | None] | Exception) -> None:
+    def _publish(self, published: tuple[tuple[Endpoint, ...], ServiceConfigLike | None] | Exception) -> None:
         self._published = published
         for resolution in self._resolutions:
             _tell(resolution, published)
@@ -82,7 +78,7 @@ class ManualResolver:
             self._resolutions.discard(resolution)
 
 
-def _tell(resolution: Resolution, published: tuple[tuple[Endpoint, ...], _Config | None] | Exception) -> None:
+def _tell(resolution: Resolution, published: tuple[tuple[Endpoint, ...], ServiceConfigLike | None] | Exception) -> None:
     if isinstance(published, Exception):
         resolution.fail(published)
     else:
