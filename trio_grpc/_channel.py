@@ -23,7 +23,7 @@ from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.http_proxy import HttpProxy, ProxyOption, choose_proxy
 from trio_grpc._balancing.naming import Name, resolve_name, static_name, unresolved
 from trio_grpc._balancing.policies import PolicyName, policy_by_name
-from trio_grpc._balancing.policy import LoadBalancingPolicy, PickInfo, PolicyFactory
+from trio_grpc._balancing.policy import PickInfo, PolicyFactory, check_factory
 from trio_grpc._balancing.resolver import Resolver
 from trio_grpc._balancing.service_config import UNRESOLVED, ServiceConfig, ServiceConfigLike, to_service_config
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
@@ -425,13 +425,9 @@ def _policy_of(load_balancing: LoadBalancing | None) -> PolicyFactory | None:
             return policy_by_name(load_balancing)
         except ValueError as error:
             raise ValueError(f"load_balancing: {error}") from error
-    if isinstance(load_balancing, type) and not issubclass(load_balancing, LoadBalancingPolicy):
-        # `PickFirst` where `PickFirst()` was meant.
-        name = load_balancing.__name__
-        raise TypeError(f"load_balancing must be str, a policy or None, not the class {name}; {name}() may be meant")
-    if load_balancing is not None and not callable(load_balancing):
-        raise TypeError(f"load_balancing must be str, a policy or None, not {type(load_balancing).__name__}")
-    return load_balancing
+    if load_balancing is None:
+        return None
+    return check_factory("load_balancing", load_balancing, "str, a policy or None")
 
 
 def _check_idle_timeout(idle_timeout: object) -> float:

@@ -211,6 +211,11 @@ def test_backoff_is_positive_and_finite(name: str, value: float) -> None:
         ),
         (
             ServiceConfig,
+            {"load_balancing": RoundRobin},
+            "ServiceConfig.load_balancing must be a load balancing policy or None, not the class RoundRobin; RoundR",
+        ),
+        (
+            ServiceConfig,
             {"load_balancing": "round_robin"},
             "ServiceConfig.load_balancing must be a load balancing policy",
         ),

@@ -61,6 +61,21 @@ async def test_addresses_may_be_text(autojump_clock: trio.testing.MockClock) -> 
         assert resolver.requests
     with pytest.raises(ValueError, match="no host"):
         resolver.update(":1")
+
+
+async def test_service_configs_go_with_endpoints(nursery: trio.Nursery, autojump_clock: trio.testing.MockClock) -> None:
+    with pytest.raises(ValueError, match="service_config is published with endpoints, and there are none"):
+        ManualResolver(service_config="{}")
+    backend = Backend(nursery, "backend")
+    await backend.start()
+    resolver = ManualResolver(backend.endpoint, service_config='{"methodConfig": [{"name": [{}], "timeout": "1"}]}')
+    async with trio_grpc.open_channel("test:///a", resolvers={"test": resolver}) as channel:
+        with pytest.raises(RpcError, match="timeout: must be a duration"):
+            await EchoStub(channel).Unary(EchoRequest())
+        resolver.update(backend.endpoint, service_config='{"methodConfig": [{"name": [{}], "timeout": "1s"}]}')
+        await settle()
+        await EchoStub(channel).Unary(EchoRequest())
+    assert backend.calls == 1
     wrong: Any = ["10.0.0.1:1"]
     with pytest.raises(TypeError, match="each endpoint must be Endpoint or str, not list"):
         resolver.update(wrong)

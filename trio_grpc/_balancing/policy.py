@@ -241,4 +241,24 @@ def check_published(state: object, picker: object, error: object) -> None:
 PolicyFactory = Callable[[PolicyContext], LoadBalancingPolicy]
 
 
+def check_factory(name: str, factory: Any, words: str) -> PolicyFactory:
+    """Return what a user has given to make policies.
+
+    Args:
+        name: of the option.
+        factory: what was given.
+        words: what it must be, for the message.
+
+    Raises:
+        TypeError: it cannot be called, or makes something else.
+    """
+    if isinstance(factory, type) and not issubclass(factory, LoadBalancingPolicy):
+        # `PickFirst` where `PickFirst()` was meant.
+        raise TypeError(f"{name} must be {words}, not the class {factory.__name__}; {factory.__name__}() may be meant")
+    if not callable(factory):
+        raise TypeError(f"{name} must be {words}, not {type(factory).__name__}")
+    made: PolicyFactory = factory
+    return made
+
+
 __all__ = ["CallEnd", "LoadBalancingPolicy", "Pick", "PickInfo", "Picker", "PolicyContext", "PolicyFactory"]

@@ -25,7 +25,7 @@ from trio_grpc._balancing.json_fields import (
     within,
 )
 from trio_grpc._balancing.policies import parse_load_balancing, policy_by_name
-from trio_grpc._balancing.policy import PolicyFactory
+from trio_grpc._balancing.policy import PolicyFactory, check_factory
 from trio_grpc._status import StatusCode
 
 #: More attempts than this are taken for this (gRFC A6).
@@ -298,11 +298,8 @@ _NO_METHOD_CONFIG = MethodConfig()
 
 
 def _check_load_balancing(owner: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if value is not None and not callable(value):
-        raise TypeError(
-            f"{type(owner).__name__}.{attribute.name} must be a load balancing policy or None, "
-            f"not {type(value).__name__}"
-        )
+    if value is not None:
+        check_factory(f"{type(owner).__name__}.{attribute.name}", value, "a load balancing policy or None")
 
 
 def _to_methods(value: Iterable[MethodConfig]) -> tuple[MethodConfig, ...]:

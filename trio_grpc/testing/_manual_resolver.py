@@ -23,6 +23,9 @@ class ManualResolver:
         endpoints: what it publishes first; without any, channels wait for `update` or `fail`.
         service_config: the service config that it publishes with them: one, or its JSON.
 
+    Raises:
+        ValueError: an address is malformed, or there is a service config without endpoints.
+
     Attributes:
         targets: what channels have asked for, in order: one for each time that a channel has left IDLE.
         requests: how often a channel has asked to resolve again.
@@ -35,6 +38,8 @@ class ManualResolver:
         self._published: tuple[tuple[Endpoint, ...], ServiceConfigLike | None] | Exception | None = None
         if endpoints:
             self.update(*endpoints, service_config=service_config)
+        elif service_config is not None:
+            raise ValueError("service_config is published with endpoints, and there are none")
 
     def update(self, *endpoints: Endpoint | str, service_config: ServiceConfigLike | None = None) -> None:
         """Publish these endpoints in the place of those before; a channel that comes later gets them too.
