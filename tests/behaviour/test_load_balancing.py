@@ -19,13 +19,16 @@ from tests.support.backends import Backend
 from trio_grpc import (
     Channel,
     ConnectivityState,
+    FailurePercentageEjection,
     LeastRequest,
+    OutlierDetection,
     RingHash,
     RoundRobin,
     RpcError,
     StatusCode,
     WeightedRoundRobin,
 )
+from trio_grpc.health import HealthServicer, ServingStatus
 from trio_grpc.orca import LoadReporter, MetricRecorder, OrcaServicer
 from trio_grpc.testing import ManualResolver
 
@@ -430,3 +433,89 @@ async def test_calls_follow_the_load_that_servers_report_out_of_band(
         await trio.sleep(6)
         shares = await calls_in(channel, backends, 35)
         assert [round(share / 25) for share in shares] == [8, 2, 4]
+
+
+# -- in other policies
+
+
+class Failing(Echo):
+    """Fails each call for as long as it is ill."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ill = True
+
+    async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+        reply = await super().Unary(request, context)
+        if self.ill:
+            await context.abort(StatusCode.INTERNAL, "out of order")
+        return reply
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        pytest.param(LeastRequest(), id="least_request"),
+        pytest.param(WeightedRoundRobin(blackout_period=0), id="weighted_round_robin"),
+        pytest.param(BY_KEY, id="ring_hash"),
+    ],
+)
+async def test_an_ejected_server_gets_no_calls_until_it_is_taken_back(
+    nursery: trio.Nursery, autojump_clock: Clock, child: LeastRequest | WeightedRoundRobin | RingHash
+) -> None:
+    failing = Failing()
+    backends = await start(nursery, failing, *(Echo() for _ in range(4)))
+    policy = OutlierDetection(
+        child=child,
+        success_rate_ejection=None,
+        failure_percentage_ejection=FailurePercentageEjection(minimum_hosts=2, request_volume=2),
+    )
+    outcomes: Counter[StatusCode] = Counter()
+    async with open_over(backends, policy) as (channel, _):
+        await channel.wait_ready()
+        await settle()
+        while trio.current_time() < 9:
+            await call_in_turn(channel, outcomes, 50)
+            await trio.sleep(1)
+        assert failing.calls == outcomes[StatusCode.INTERNAL] > 10
+        # The interval of ten seconds is over, the ejection takes thirty.
+        await trio.sleep(2)
+        before = failing.calls
+        outcomes.clear()
+        await call_in_turn(channel, outcomes, 50)
+        assert outcomes == {StatusCode.OK: 50}
+        assert failing.calls == before
+        failing.ill = False
+        await trio.sleep(40)
+        await call_in_turn(channel, outcomes, 100)
+        await call_in_turn(channel, outcomes, 100)
+        assert outcomes == {StatusCode.OK: 250}
+        assert failing.calls > before
+
+
+async def test_the_keys_of_a_server_that_is_not_healthy_move_on_and_come_back(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = [Backend(nursery, f"backend {number}") for number in range(4)]
+    healths = [HealthServicer() for _ in backends]
+    for backend, health in zip(backends, healths, strict=True):
+        backend.others = (health,)
+        await backend.start()
+    resolver = ManualResolver(*(backend.endpoint for backend in backends))
+    async with trio_grpc.open_channel(
+        "test:///echo",
+        resolvers={"test": resolver},
+        load_balancing=BY_KEY,
+        service_config={"healthCheckConfig": {"serviceName": ""}},
+    ) as channel:
+        keys = [str(number) for number in range(40)]
+        homes = {key: await server_of(channel, key) for key in keys}
+        assert len(set(homes.values())) == 4
+        healths[2].set("", ServingStatus.NOT_SERVING)
+        await settle()
+        away = {key: await server_of(channel, key) for key in keys}
+        assert all((away[key] != homes[key]) == (homes[key] == "backend 2") for key in keys)
+        healths[2].set("", ServingStatus.SERVING)
+        await settle()
+        assert {key: await server_of(channel, key) for key in keys} == homes
+        assert [backend.dials for backend in backends] == [1, 1, 1, 1]
