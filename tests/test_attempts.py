@@ -143,6 +143,23 @@ async def test_sending_and_half_closing_from_two_tasks(nursery: trio.Nursery, au
         await attempts.wait_outcome()
 
 
+@pytest.mark.parametrize("hedged", [False, True], ids=["retries", "hedges"])
+async def test_no_attempt_begins_after_the_deadline(hedged: bool, autojump_clock: Clock) -> None:
+    """Where the status of one comes together with the deadline, that is the end."""
+    flaky = Flaky(*[End(code=StatusCode.UNAVAILABLE, after=2)] * 9)
+    async with open_channel_pair(flaky) as (channel, _):
+        options: dict[str, Any] = (
+            {"hedging_policy": hedging_policy(hedging_delay=100)} if hedged else {"retry_policy": retry_policy()}
+        )
+        configure(channel, **options)
+        attempts = factory_of(channel).attempts(request_of(channel, trio.current_time() + 1), (b"", False))
+        await attempts.open()
+        await attempts.wait_outcome()
+        assert attempts.outcome is not None
+        await trio.sleep(200)
+    assert len(flaky.attempts) == 1
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_happens_nothing_is_left(seed: int, nursery: trio.Nursery, autojump_clock: Clock) -> None:
     """Many calls whose attempts end in all ways, given up and timed out at any moment."""
@@ -164,6 +181,7 @@ async def test_whatever_happens_nothing_is_left(seed: int, nursery: trio.Nursery
 
     flaky = Random()
     ended = 0
+    codes_seen: set[StatusCode] = set()
     limits = Limits(adaptive_window=False, max_concurrent_streams=rng.choice((2, 10, 100)))
 
     async def run(channel: Channel, number: int) -> None:
@@ -192,7 +210,7 @@ async def test_whatever_happens_nothing_is_left(seed: int, nursery: trio.Nursery
             with trio.move_on_after(rng.choice((1000, 1000, 0, 0.5, 2))):
                 await rng.choice(OPERATIONS)(EchoStub(channel))
         except RpcError as error:
-            assert error.code in (StatusCode.UNAVAILABLE, StatusCode.ABORTED, StatusCode.DEADLINE_EXCEEDED)
+            codes_seen.add(error.code)
         except trio.ClosedResourceError:
             assert channel.closed
         ended += 1
@@ -205,6 +223,7 @@ async def test_whatever_happens_nothing_is_left(seed: int, nursery: trio.Nursery
             await channel.aclose()
         await trio.sleep(2000)
         assert ended == 60
+        assert codes_seen <= {StatusCode.UNAVAILABLE, StatusCode.ABORTED, StatusCode.DEADLINE_EXCEEDED}
         assert used(channel) == (0, 0, 0)
         if not channel.closed:
             channel._use_config(None)

@@ -274,7 +274,8 @@ class Call(Generic[RequestT, ResponseT]):
         except BaseException:
             self._stream = None
             raise
-        return self._stream
+        # It may be settled by now.
+        return self._opened()
 
     def _settle(self, stream: Stream) -> None:
         """It is known now which stream is the call's."""

@@ -25,13 +25,14 @@ ErrorMaker = Callable[[StatusCode, str], RpcError]
 
 
 class Source(Protocol):
-    """The stream that a message came on.
+    """The stream that a message came on."""
 
-    Attributes:
-        message_compressed: whether the message parsed last was compressed; noted here.
-    """
+    @property
+    def message_compressed(self) -> bool:
+        """Whether the message parsed last was compressed; noted here."""
 
-    message_compressed: bool
+    @message_compressed.setter
+    def message_compressed(self, value: bool) -> None: ...
 
     @property
     def peer_encoding(self) -> str:

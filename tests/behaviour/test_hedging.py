@@ -441,14 +441,19 @@ async def test_a_refused_attempt_is_repeated_once_and_does_not_count(
 async def test_an_answer_without_messages_is_an_answer(nursery: trio.Nursery, autojump_clock: Clock) -> None:
     """OK in Trailers-Only."""
     async with ScriptedServer() as scripted:
-        configure(scripted.channel, hedging_policy=hedging_policy(hedging_delay=0))
+        throttling = RetryThrottling(max_tokens=10, token_ratio=0.5)
+        configure(scripted.channel, throttling, hedging_policy=hedging_policy(hedging_delay=0))
         accepted = Background(nursery, scripted.accept)
         async with scripted.stub.ServerStream(HELLO) as call:
             peer = await accepted.result()
             for stream_id in (1, 3, 5):
                 await head_of(peer, stream_id)
+            throttle = scripted.channel._retry_throttle
+            assert throttle is not None
+            throttle.failed()
             await peer.send_trailers_only(3, StatusCode.OK)
             assert [reply async for reply in call] == []
+            assert throttle.tokens == 9.5
         await trio.testing.wait_all_tasks_blocked()
         scripted.assert_nothing_left()
         await peer.aclose()

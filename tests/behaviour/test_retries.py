@@ -469,6 +469,23 @@ async def test_an_answer_that_is_not_grpc_does_not_commit(nursery: trio.Nursery,
             await peer.aclose()
 
 
+async def test_an_answer_without_messages_is_a_success(nursery: trio.Nursery, autojump_clock: Clock) -> None:
+    """OK in Trailers-Only."""
+    async with ScriptedServer() as scripted:
+        configure(scripted.channel, RetryThrottling(max_tokens=10, token_ratio=0.5), retry_policy=retry_policy())
+        throttle = scripted.channel._retry_throttle
+        assert throttle is not None
+        throttle.failed()
+        accepted = Background(nursery, scripted.accept)
+        async with scripted.stub.ServerStream(HELLO) as call:
+            peer = await accepted.result()
+            await head_of(peer, 1)
+            await peer.send_trailers_only(1, StatusCode.OK)
+            assert [reply async for reply in call] == []
+        assert throttle.tokens == 9.5
+        await peer.aclose()
+
+
 async def test_a_refused_call_does_not_count_as_an_attempt(nursery: trio.Nursery, autojump_clock: Clock) -> None:
     for operation in OPERATIONS:
         async with ScriptedServer() as scripted:
