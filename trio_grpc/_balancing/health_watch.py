@@ -123,7 +123,7 @@ class HealthWatch:
             told: what to tell the policy while there is no answer; None where it knows that already.
         """
         if self._service is None:
-            subchannel.error = None
+            _clear_error(subchannel)
             self._tell(subchannel, _READY)
             return
         self._watch(subchannel, _CONNECTING)
@@ -163,10 +163,16 @@ class HealthWatch:
         elif state is watch.told:
             return
         elif state is _READY:
-            subchannel.error = None
+            _clear_error(subchannel)
         watch.told = state
         subchannel._hold(state is not _READY)
         self._tell(subchannel, state)
+
+
+def _clear_error(subchannel: Subchannel) -> None:
+    """What a watch has said is no more. News come late: why the connection has been lost since stays."""
+    if subchannel.state is _READY:
+        subchannel.error = None
 
 
 class _Watch:
