@@ -507,6 +507,9 @@ class Attempts:
             if self._settled_event is None:
                 self._settled_event = trio.Event()
             await self._settled_event.wait()
+            if self.settled:
+                # What was sent may have committed the call, before anything came.
+                await self._committed.wait_head()
         else:
             await checkpoint()
 

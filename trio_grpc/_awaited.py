@@ -108,7 +108,7 @@ async def run_unary(
             return stream
         if channel.closed:
             raise trio.ClosedResourceError("channel closed")
-        if outcome.unprocessed:
+        if outcome.unprocessed and not _is_committed(stream):
             transparency = transparency or Transparency()
             if transparency.allows(bool(stream.stream_id)):
                 continue
@@ -180,12 +180,16 @@ async def _run_hedged(attempts: Attempts, expires: float, timeout: float | None)
     raise outcome_error(outcome, attempts, deadline)
 
 
+def _is_committed(stream: Stream) -> bool:
+    """Whether the caller may be told the initial metadata of this attempt, and so of no other."""
+    return stream.head_record is not None and stream.head_record.is_initial
+
+
 def _delay_after(retries: Retries, outcome: Outcome, stream: Stream, deadline: float) -> float | None:
     """Return the seconds until the attempt after one that has failed; None where there is none."""
     if outcome.closed_locally or trio.current_time() >= deadline:
         return None
-    if stream.head_record is not None and stream.head_record.is_initial:
-        # The call is committed: its caller may be told the initial metadata of this attempt, and of no other.
+    if _is_committed(stream):
         retries.ended(outcome.code, outcome.fields)
         return None
     return retries.next_delay(outcome.code, outcome.fields)

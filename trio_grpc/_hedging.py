@@ -75,7 +75,12 @@ class HedgedAttempts(Attempts):
         if delay == 0:
             self._hedge()
         elif delay is not None:
-            self._timer = call_at(trio.current_time() + delay, self._hedge)
+            if self._streams or self._opening:
+                self._timer = call_at(trio.current_time() + delay, self._hedge)
+            else:
+                # Nothing is under way that would tell of the end of the channel.
+                self._launched += 1
+                self._opening[self._launched] = self._start(self._hedge_later, self._launched, delay)
 
     def _hedge(self) -> None:
         self._timer = None
@@ -84,6 +89,12 @@ class HedgedAttempts(Attempts):
             self._schedule(self._hedges.delay)
         else:
             self._fail_if_last()
+
+    async def _hedge_later(self, number: int, delay: float) -> None:
+        await self.request.channel._sleep(delay)
+        self._opening.pop(number, None)
+        if self._is_open():
+            self._hedge()
 
     async def _begin_hedge(self, number: int, previous: int) -> None:
         try:

@@ -496,6 +496,26 @@ async def test_closing_the_channel_ends_the_call(early: bool, nursery: trio.Nurs
     await call.__aexit__(None, None, None)
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["aclose", "leaving the block"])
+@every_kind
+async def test_closing_the_channel_ends_a_call_that_only_waits_for_its_next_attempt(
+    operation: Operation, early: bool, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    later = End(code=StatusCode.UNAVAILABLE, pushback=("10000",))
+    async with open_channel_pair(Flaky(later)) as (channel, _):
+        configure(channel, hedging_policy=hedging_policy(hedging_delay=100))
+        call = Background(nursery, operation, EchoStub(channel))
+        await trio.sleep(4)
+        began = trio.current_time()
+        if early:
+            await channel.aclose()
+    # `send` says "call closed", as it does whatever has closed the call.
+    with pytest.raises(trio.ClosedResourceError, match="closed"):
+        await call.result()
+    assert trio.current_time() - began < 1
+    assert channel._retry_bytes == 0
+
+
 async def test_interceptors_see_one_call(autojump_clock: Clock) -> None:
     seen = []
 

@@ -126,6 +126,27 @@ async def test_what_the_server_may_have_run_is_not_repeated(
         await peer.aclose()
 
 
+@pytest.mark.parametrize("how", ["reset", "goaway"])
+@every_kind
+async def test_a_call_whose_response_has_begun_is_not_repeated_although_it_is_refused(
+    operation: Operation, how: str, nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    async with ScriptedServer() as scripted:
+        call = Background(nursery, operation, scripted.stub)
+        peer = await scripted.accept()
+        await head_of(peer, 1)
+        await peer.send_response(1)
+        await trio.sleep(5)
+        if how == "reset":
+            await peer.send_rst_stream(1, ErrorCode.REFUSED_STREAM)
+        else:
+            await peer.send_goaway(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not call.running
+        assert (await call.error()).code is StatusCode.UNAVAILABLE
+        await peer.aclose()
+
+
 async def test_a_sender_that_waits_for_the_window_goes_on_with_the_next_stream(
     nursery: trio.Nursery, autojump_clock: Clock
 ) -> None:
@@ -188,6 +209,25 @@ async def test_more_than_may_be_kept_commits_a_call(nursery: trio.Nursery, autoj
                     with pytest.raises(RpcError, match="REFUSED_STREAM"):
                         await call.receive()
             assert scripted.channel._retry_bytes == 0
+        await peer.aclose()
+
+
+async def test_who_waits_for_initial_metadata_has_it_although_what_was_sent_commits_the_call(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    limits = trio_grpc.Limits(adaptive_window=False, retry_buffer_size=100)
+    async with ScriptedServer(limits=limits) as scripted:
+        accepted = Background(nursery, scripted.accept)
+        async with scripted.stub.Bidi() as call:
+            peer = await accepted.result()
+            metadata = Background(nursery, call.wait_initial_metadata)
+            await trio.testing.wait_all_tasks_blocked()
+            await call.send(EchoRequest(payload=bytes(200)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert metadata.running
+            await head_of(peer, 1)
+            await peer.send_response(1, [("a", "b")])
+            assert (await metadata.result())["a"] == "b"
         await peer.aclose()
 
 
