@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -61,14 +62,28 @@ class Bench:
         self.calls: list[KeptCall] = []
         self.told: list[tuple[str, State]] = []
         self.context = FakeContext()
+        #: What is to be called in the policy's task, while the test holds it up.
+        self.held_up: list[Callable[[], None]] | None = None
         self.watch = HealthWatch(
             lambda subchannel, state: self.told.append((str(subchannel.endpoint)[0], state)),
             self._start,
-            lambda function, *args: function(*args),
+            self._post,
             lambda path: HeaderTemplate(((b":path", path.encode()),)),
             Backoff(),
         )
         self.watch.set_service(service)
+
+    def _post(self, function: Callable[..., None], *args: Any) -> None:
+        if self.held_up is None:
+            function(*args)
+        else:
+            self.held_up.append(partial(function, *args))
+
+    def let_go(self) -> None:
+        held_up, self.held_up = self.held_up, None
+        assert held_up is not None
+        for function in held_up:
+            function()
 
     def _start(self, call: Any) -> trio.CancelScope:
         self.calls.append(KeptCall(call))
@@ -340,3 +355,32 @@ def test_the_watch_does_not_move_without_a_connection_or_a_service() -> None:
     bench.watch.forget(subchannel)
     bench.watch.move(subchannel)
     assert len(bench.calls) == 1
+
+
+def test_of_answers_that_wait_to_be_told_only_the_newest_counts() -> None:
+    bench = Bench()
+    subchannel = bench.new()
+    (call,) = bench.calls
+    bench.held_up = []
+    for _ in range(1000):
+        call.answer(ServingStatus.SERVING)
+        call.answer(ServingStatus.NOT_SERVING)
+    assert len(bench.held_up) == 1
+    bench.let_go()
+    assert bench.states[1:] == [State.TRANSIENT_FAILURE]
+    assert "NOT_SERVING" in str(subchannel.error)
+    call.answer(ServingStatus.SERVING)
+    assert bench.states[2:] == [State.READY]
+
+
+def test_an_answer_of_the_next_call_does_not_overtake_the_end_of_this_one() -> None:
+    bench = Bench()
+    bench.new()
+    (call,) = bench.calls
+    bench.held_up = []
+    call.answer(ServingStatus.NOT_SERVING)
+    call.end(StatusCode.UNAVAILABLE)
+    call.start()
+    call.answer(ServingStatus.SERVING)
+    bench.let_go()
+    assert bench.states[1:] == [State.TRANSIENT_FAILURE, State.TRANSIENT_FAILURE, State.CONNECTING, State.READY]

@@ -144,6 +144,16 @@ async def test_a_response_over_the_limit_ends_the_call(autojump_clock: Clock) ->
         assert bench.news[1][0] is StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_what_is_said_is_short_whatever_the_limit_of_calls_is(autojump_clock: Clock) -> None:
+    async with open_bench(Limits(adaptive_window=False, max_receive_message_length=10**9)) as bench:
+        await bench.expect_call(1)
+        await bench.peer.send_response(1)
+        # It is the prefix that tells.
+        await bench.peer.send_data(1, b"\0" + (65_537).to_bytes(4, "big"))
+        await settle()
+        assert bench.news[1][0] is StatusCode.RESOURCE_EXHAUSTED
+
+
 async def test_a_call_that_fails_is_begun_again_with_backoff(autojump_clock: Clock) -> None:
     async with open_bench() as bench:
         for number in range(5):

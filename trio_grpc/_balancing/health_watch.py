@@ -135,7 +135,7 @@ class HealthWatch:
         if connection is None or service is None:
             # It has moved on since; that news is under way.
             return
-        watch = _Watch(subchannel, connection, service, told, partial(self._post, self._report))
+        watch = _Watch(subchannel, connection, service, told, self._post, self._report)
         self._watches[subchannel] = watch
         watch.scope = self._start(
             partial(
@@ -150,7 +150,7 @@ class HealthWatch:
             )
         )
 
-    def _report(self, watch: _Watch, state: ConnectivityState, problem: str = "") -> None:
+    def _report(self, watch: _Watch, state: ConnectivityState, problem: str) -> None:
         subchannel = watch.subchannel
         if self._watches.get(subchannel) is not watch:
             return
@@ -192,7 +192,8 @@ class _Watch:
         connection: Connection,
         service: str,
         told: ConnectivityState,
-        report: Callable[..., None],
+        post: Callable[..., None],
+        report: Callable[[_Watch, ConnectivityState, str], None],
     ) -> None:
         self.subchannel = subchannel
         self.connection = connection
@@ -201,36 +202,63 @@ class _Watch:
         self.unimplemented = False
         self._ended = False
         self._name = f"service {service!r}" if service else "the server"
+        self._post = post
         self._report = report
+        #: The answer that is posted and not yet reported.
+        self._answer: _Answer | None = None
 
     # These are called in the task of the calls, which must not run what is the user's.
 
     def on_start(self) -> None:
         if self._ended:
-            self._report(self, _CONNECTING)
+            self._post(self._report, self, _CONNECTING, "")
 
     def on_message(self, message: bytes | bytearray) -> None:
-        try:
-            status = _status_of(message)
-        except ValueError as error:
-            self._fail(f"its health service answers what is no HealthCheckResponse: {error}")
-            return
-        if status == _SERVING:
-            self._report(self, _READY)
+        state, problem = self._read(message)
+        if self._answer is None:
+            self._answer = _Answer(state, problem)
+            self._post(self._report_answer, self._answer)
         else:
-            self._fail(f"{self._name} is {_STATUSES.get(status, status)}, says its health service")
+            # Only the newest counts, and a backend that keeps changing its mind fills no memory.
+            self._answer.state, self._answer.problem = state, problem
 
     def on_end(self, outcome: Outcome) -> None:
         self._ended = True
+        self._answer = None
         if outcome.code is StatusCode.UNIMPLEMENTED:
             self.unimplemented = True
-            self._report(self, _READY)
+            self._post(self._report, self, _READY, "")
             return
         text = f"{outcome.code.name}: {outcome.message}" if outcome.message else outcome.code.name
-        self._fail(f"watching the health of {self._name} ended with {text}")
+        problem = self._problem(f"watching the health of {self._name} ended with {text}")
+        self._post(self._report, self, _FAILED, problem)
 
-    def _fail(self, problem: str) -> None:
-        self._report(self, _FAILED, f"connected to {self.subchannel.endpoint}, but {problem}")
+    def _report_answer(self, answer: _Answer) -> None:
+        if answer is self._answer:
+            self._answer = None
+        self._report(self, answer.state, answer.problem)
+
+    def _read(self, message: bytes | bytearray) -> tuple[ConnectivityState, str]:
+        try:
+            status = _status_of(message)
+        except ValueError as error:
+            return _FAILED, self._problem(f"its health service answers what is no HealthCheckResponse: {error}")
+        if status == _SERVING:
+            return _READY, ""
+        return _FAILED, self._problem(f"{self._name} is {_STATUSES.get(status, status)}, says its health service")
+
+    def _problem(self, problem: str) -> str:
+        return f"connected to {self.subchannel.endpoint}, but {problem}"
+
+
+class _Answer:
+    """What a backend has said, in the words of a policy."""
+
+    __slots__ = ("problem", "state")
+
+    def __init__(self, state: ConnectivityState, problem: str) -> None:
+        self.state = state
+        self.problem = problem
 
 
 def _status_of(message: bytes | bytearray) -> int:

@@ -22,6 +22,8 @@ from trio_grpc._transport.stream import BackgroundStream, Outcome, Stream
 #: Calls in a row that may end within the first backoff although each had brought an answer, before the next one has to
 #: wait. A17 has no such bound; with it, a server that answers and hangs up costs no loop as quick as the network.
 _SHORT_LIVES = 3
+#: Bytes of one response. What backends say of themselves is short, and read field by field, which takes time.
+_LONGEST_MESSAGE = 65_536
 
 __all__ = ["call_once", "keep_calling"]
 
@@ -97,13 +99,14 @@ async def call_once(
         request: the only request.
         on_message: called with each response.
     """
-    stream = connection.open_stream(head, (), kind=BackgroundStream)
+    limit = min(connection.limits.receive_limit, _LONGEST_MESSAGE)
+    stream = connection.open_stream(head, (), limit, kind=BackgroundStream)
     stream.queue_message(request)
     stream.end_stream = True
     stream.announce_alone()
     try:
         while (message := await stream.receive()) is not None:
-            on_message(_plain(message, stream, connection))
+            on_message(_plain(message, stream, limit))
         await stream.wait_outcome()
     except RpcError as error:
         stream.end(Outcome(error.code, error.message))
@@ -115,7 +118,7 @@ async def call_once(
     return outcome
 
 
-def _plain(message: Message, stream: Stream, connection: Connection) -> bytes | bytearray:
+def _plain(message: Message, stream: Stream, limit: int) -> bytes | bytearray:
     if isinstance(message, CompressedBytes):
-        return decompress(message, stream.peer_encoding, connection.limits.receive_limit, RpcError)
+        return decompress(message, stream.peer_encoding, limit, RpcError)
     return message
