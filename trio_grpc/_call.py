@@ -242,16 +242,17 @@ class Call(Generic[RequestT, ResponseT]):
             raise RuntimeError("a call can be entered only once")
         # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
         deadline = _inherited_deadline()
-        began = trio.current_time()
+        began: float | None = None
         factory = self._factory
         if factory.config is None and factory.channel._service_config is UNRESOLVED:
+            began = trio.current_time()
             size = 0 if self._first is None else len(self._first[0])
             self._factory = await factory.resolved(self._wait_for_ready, self._timeout, size)
             self._timeout = self._factory.choose_timeout(self._timeout)
         if self._timeout is None:
             await self._open(deadline)
             return self
-        expires = began + self._timeout
+        expires = self._timeout + (trio.current_time() if began is None else began)
         stream: CallStream | None = None
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))
