@@ -16,7 +16,7 @@ PARALLEL := --numprocesses $(JOBS) --dist worksteal
 EXAMPLES := $(patsubst %/,%,$(wildcard examples/*/))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec simulation bench plots bench-env docs protos lock changelog clean
+.PHONY: help env demo machines test test-interceptors test-lowest check lint typecheck format coverage interop interop-proxies interop-services h2spec simulation bench plots bench-env docs protos lock changelog clean
 
 help: env  ## make the environment and show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ $(READY): requirements/dev.txt pyproject.toml
 
 demo: env  ## run the examples: clients and servers as separate processes
 	$(BIN)/python examples/run_demo.py
+
+machines: env  ## three servers behind one name, lost and restarted under load (as root: in network namespaces)
+	$(BIN)/python examples/many_machines/demo.py $(ARGS)
 
 test: env  ## run all tests (ARGS="-k name" narrows them)
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)

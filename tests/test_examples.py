@@ -9,10 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
+import dns.message
+import dns.rcode
 import pytest
 import trio
 import trio.testing
@@ -22,7 +24,7 @@ import trio_grpc.testing
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-NAMES = ["helloworld", "route_guide"]
+NAMES = ["helloworld", "route_guide", "many_machines"]
 
 
 class Example:
@@ -106,6 +108,60 @@ def test_the_map_has_a_hundred_places_and_no_two_together(load: Example) -> None
     assert all(0 <= place.at.east < side and 0 <= place.at.north < side for place in places)
 
 
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Modules of the many machines by name."""
+    monkeypatch.syspath_prepend(EXAMPLES / "many_machines")
+    yield importlib.import_module
+    for name in ("server", "load", "name_server"):
+        sys.modules.pop(name, None)
+
+
+async def test_calls_to_many_machines_are_counted_by_phase(
+    machines: Callable[[str], ModuleType], autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    load, server = machines("load"), machines("server")
+    calls = load.Load(load.Phase("up"))
+    async with trio_grpc.testing.open_channel_pair(server.Machine("machine-1")) as (channel, running):
+        nursery.start_soon(calls.call, channel, "plain", 2.0)
+        await calls.wait_answers("machine-1")
+        await calls.wait_flowing()
+        assert calls.phase.judge({}, frozenset()) == ""
+        calls.phase = down = load.Phase("down")
+        await running.drain()
+        # The end of the pair is the end of its channel's only connection: every call fails from here on.
+        while not down.failures:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert down.judge({"plain": 1000}, frozenset({"UNAVAILABLE"})) in ("", "no call was answered")
+    assert "0 may" in down.judge({"patient": 1000}, frozenset({"UNAVAILABLE"}))
+    assert down.judge({"plain": 1000}, frozenset({"ABORTED"})) == "calls plain failed with UNAVAILABLE"
+
+
+def test_the_name_server_of_many_machines_knows_one_name(machines: Callable[[str], ModuleType]) -> None:
+    answer = machines("name_server").answer
+    addresses = ["127.0.0.2", "127.0.0.3"]
+
+    def ask(name: str, kind: str) -> tuple[str, list[str]]:
+        query = dns.message.make_query(name, kind)
+        response = dns.message.from_wire(answer(query.to_wire(), "machines.example", addresses))
+        assert response.id == query.id
+        return dns.rcode.to_text(response.rcode()), sorted(str(one) for records in response.answer for one in records)
+
+    assert ask("machines.example.", "A") == ("NOERROR", addresses)
+    assert ask("machines.example.", "AAAA") == ("NOERROR", [])
+    assert ask("other.example.", "A") == ("NXDOMAIN", [])
+
+
+@pytest.mark.slow
+def test_the_demo_of_many_machines_fails_loudly(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "many_machines", tmp_path / "many_machines")
+    (tmp_path / "many_machines" / "server.py").write_text("raise SystemExit(3)")
+    done = run_program(tmp_path / "many_machines" / "demo.py", "--loopback")
+    assert done.returncode == 1
+    assert "RuntimeError: the server on machine-1 has not started" in done.stderr
+
+
 @pytest.mark.slow
 def test_the_demo_tells_its_story_and_ends_well() -> None:
     done = run_demo(EXAMPLES)
@@ -145,8 +201,12 @@ def test_the_demo_fails_loudly(tmp_path: Path, program: str, text: str, problem:
 
 
 def run_demo(folder: Path) -> subprocess.CompletedProcess[str]:
+    return run_program(folder / "run_demo.py")
+
+
+def run_program(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, folder / "run_demo.py"],
+        [sys.executable, path, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
         capture_output=True,
         text=True,
