@@ -410,6 +410,27 @@ def test_a_whole_program(shutdown: dict[str, Any], monkeypatch: pytest.MonkeyPat
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# many_machines.md
+
+
+async def test_a_channel_to_many_machines(modules: dict[str, Any]) -> None:
+    names = execute("many_machines.md", modules)
+    async with names["open_channel_to_all"]() as channel:
+        assert channel.state is trio_grpc.ConnectivityState.IDLE
+
+
+def test_the_table_of_many_machines_is_that_of_the_demo() -> None:
+    """With other numbers, each time."""
+    story = (EXAMPLES / "many_machines" / "demo.py").read_text(encoding="utf-8")
+    _, heading, *rows = blocks(page("many_machines.md"), "text")[0].splitlines()
+    assert heading.split()[1:4] == ["machine-1", "machine-2", "machine-3"]
+    told = [row[:34].rstrip() for row in rows]
+    assert len(told) == 11
+    for name in told:
+        assert f'"{name}"' in story or name in {f"machine-{number} is restarted" for number in (1, 2, 3)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # compression.md
 
 

@@ -47,7 +47,15 @@ class Machine:
     async def start(self) -> None:
         """Start the server, and return when it can be called."""
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        run = partial(trio.run_process, self.command(), stdout=subprocess.PIPE, check=False, env=environment)
+        run = partial(
+            trio.run_process,
+            self.command(),
+            stdout=subprocess.PIPE,
+            check=False,
+            env=environment,
+            # One that stands still would not hear a request to stop.
+            deliver_cancel=_kill,
+        )
         process: trio.Process = await self._nursery.start(run)
         assert process.stdout is not None
         seen = b""
@@ -171,3 +179,7 @@ def free_port() -> int:
 
 async def _ip(*arguments: str) -> None:
     await trio.run_process(["ip", *arguments])
+
+
+async def _kill(process: trio.Process) -> None:
+    process.kill()
