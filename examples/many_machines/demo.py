@@ -1,6 +1,6 @@
 """Three machines behind one name: kills, cuts off and restarts them under load, and shows what their clients notice.
 
-``make machines`` runs this, in less than a minute. Its exit status is 0 only if no other calls have failed than may.
+``make machines`` runs this; it takes some 40 seconds. Its exit status is 0 only if no other calls have failed than may.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from name_server import serve_name
 import trio_grpc
 
 NAME = "machines.example"
-TIME_LIMIT = 58
+#: For all of it, also on a machine that is busy with other things.
+TIME_LIMIT = 120
 CALLERS = 6
 #: Two kinds of callers. The first end a call after two seconds, and do not try again.
 PLAIN, RETRYING = "without retries", "with retries"
@@ -138,9 +139,9 @@ class Story:
         await self.watch("three machines", machines=3)
 
     async def watch(self, name: str, *, machines: int) -> None:
-        """Do nothing for two seconds: no call may fail, and all machines have the same share."""
+        """Do nothing for a while: no call may fail, and all machines have the same share."""
         self.begin(name)
-        await trio.sleep(2)
+        await trio.sleep(1.5)
         self.end(even=machines)
 
 
@@ -158,7 +159,7 @@ async def main(*, loopback: bool) -> int:
                 open_channel(service_config=WITH_RETRIES) as retrying,
                 trio.open_nursery() as calling,
             ):
-                load = Load(Phase("at first"))
+                load = Load(Phase("at first"), TIMEOUTS)
                 for channel, kind in ((plain, PLAIN), (retrying, RETRYING)):
                     for _ in range(CALLERS):
                         calling.start_soon(load.call, channel, kind, TIMEOUTS[kind])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import trio
 from many_machines_pb2 import WorkRequest
@@ -22,14 +22,22 @@ class Phase:
 
     Attributes:
         name: what was done.
-        answers: calls that were answered, by machine.
+        answered: calls that were answered, by the kind of caller and the machine.
         failures: what other calls have ended with, by the kind of caller.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.answers: Counter[str] = Counter()
+        self.answered: Counter[tuple[str, str]] = Counter()
         self.failures: dict[str, Counter[str]] = {}
+
+    @property
+    def answers(self) -> Counter[str]:
+        """Calls that were answered, by machine."""
+        answers: Counter[str] = Counter()
+        for (_, machine), count in self.answered.items():
+            answers[machine] += count
+        return answers
 
     def judge(self, allowed: Mapping[str, int], codes: frozenset[str]) -> str:
         """Say what was not allowed to happen, or nothing.
@@ -43,7 +51,7 @@ class Phase:
                 return f"{failures.total()} calls {kind} failed, {allowed.get(kind, 0)} may"
             if not codes.issuperset(failures):
                 return f"calls {kind} failed with {', '.join(sorted(set(failures) - codes))}"
-        return "" if self.answers else "no call was answered"
+        return "" if self.answered else "no call was answered"
 
 
 class Load:
@@ -51,10 +59,12 @@ class Load:
 
     Attributes:
         phase: where calls that end now are counted.
+        kinds: the kinds of callers.
     """
 
-    def __init__(self, phase: Phase) -> None:
+    def __init__(self, phase: Phase, kinds: Collection[str]) -> None:
         self.phase = phase
+        self.kinds = kinds
         self._started: dict[object, float] = {}
         self._answered = trio.Event()
 
@@ -69,7 +79,7 @@ class Load:
             except trio_grpc.RpcError as error:
                 self.phase.failures.setdefault(kind, Counter())[error.code.name] += 1
             else:
-                self.phase.answers[reply.machine] += 1
+                self.phase.answered[kind, reply.machine] += 1
                 self._answered.set()
                 self._answered = trio.Event()
 
@@ -82,6 +92,6 @@ class Load:
                 seen = trio.current_time()
 
     async def wait_answers(self, machine: str) -> None:
-        """Wait until a machine has answered some calls in this phase."""
-        while self.phase.answers[machine] < 20:
+        """Wait until a machine has answered some calls in this phase, of every kind: each has its own connection."""
+        while any(self.phase.answered[kind, machine] < 10 for kind in self.kinds):
             await self._answered.wait()
