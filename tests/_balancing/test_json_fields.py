@@ -203,3 +203,34 @@ def test_text_that_is_no_object(given: str | bytes, problem: str) -> None:
 def test_what_is_neither_text_nor_a_mapping() -> None:
     with pytest.raises(TypeError, match="service_config must be a ServiceConfig, JSON text or a mapping, not int"):
         read_object(1)
+
+
+def test_a_field_that_is_twice_among_very_many_is_found_at_once() -> None:
+    # In time that grows with the square of them this took hours.
+    fields = ",".join(f'"{number}":1' for number in range(200_000))
+    with pytest.raises(ServiceConfigError, match="an object has the field '199999' twice"):
+        read_object(f'{{{fields},"199999":2}}')
+
+
+@pytest.mark.parametrize("given", ["\ud800", {"\udfff": 1}])
+def test_errors_can_be_printed_whatever_the_text_holds(given: Any) -> None:
+    with pytest.raises(ServiceConfigError) as caught:
+        uint32({"a": given}, "a", None)
+    assert str(caught.value).isascii()
+    assert "\\ud" in str(caught.value)
+
+
+def test_errors_are_short_whatever_the_text_holds() -> None:
+    name = "a" * 1_000_000
+    with pytest.raises(ServiceConfigError) as caught, within("b"):
+        read_object(f'{{"{name}": 1, "{name}": 2}}')
+    assert len(str(caught.value)) < 600
+
+
+def test_what_is_too_deep_or_too_long_to_be_shown() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value, shown in ((deep, "list"), (10**5000, "int")):
+        with pytest.raises(ServiceConfigError, match=f"a: must be a string, got a huge {shown}$"):
+            text({"a": value}, "a", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import math
 from typing import Any, get_args
@@ -478,3 +479,16 @@ def test_text_that_is_no_json_is_refused() -> None:
         ServiceConfig.from_json("{'methodConfig': []}")
     with pytest.raises(TypeError, match="JSON text or a mapping, not list"):
         ServiceConfig.from_json([])  # type: ignore[arg-type]
+
+
+def test_huge_numbers_are_taken_or_refused_as_others_are() -> None:
+    # Not limited by gRFC A6; its three decimals are more digits than decimals have by default.
+    read = ServiceConfig.from_json({"retryThrottling": {"maxTokens": 10, "tokenRatio": 1e30}})
+    assert read.retry_throttling == RetryThrottling(max_tokens=10, token_ratio=1e30)
+    with decimal.localcontext() as context:
+        context.prec = 1
+        assert RetryThrottling(max_tokens=10, token_ratio=0.1239).token_ratio == 0.123
+    for field in ("max_tokens", "token_ratio"):
+        values: dict[str, Any] = {"max_tokens": 1, "token_ratio": 1, field: 10**400}
+        with pytest.raises(ValueError, match=f"RetryThrottling.{field} must be more than 0"):
+            RetryThrottling(**values)

@@ -10,7 +10,9 @@ import contextlib
 import enum
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from math import isfinite
 from typing import NoReturn, TypeVar
 
@@ -21,6 +23,8 @@ EnumT = TypeVar("EnumT", bound=enum.IntEnum)
 _DURATION = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,9})?s")
 _LONGEST_DURATION = 315_576_000_000
 _MAX_UINT32 = 2**32 - 1
+#: Characters of what an error says: configs come from strangers, and messages go to logs.
+_LONGEST_PROBLEM = 500
 
 
 class ServiceConfigError(ValueError):
@@ -32,6 +36,8 @@ class ServiceConfigError(ValueError):
     """
 
     def __init__(self, path: str, problem: str) -> None:
+        # JSON may hold half of a surrogate pair, which nobody could print.
+        problem = _cut(problem.encode("utf-8", "backslashreplace").decode(), _LONGEST_PROBLEM)
         super().__init__(path, problem)
         self.path: str = path
         self.problem: str = problem
@@ -88,8 +94,7 @@ def _refuse_constant(text: str) -> NoReturn:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
         raise ServiceConfigError("", f"an object has the field {twice!r} twice")
     return made
 
@@ -257,11 +262,17 @@ def _wrong(path: str, words: str, value: object) -> ServiceConfigError:
 
 def _shown(value: object) -> str:
     """A value as it stands in JSON, but not a long one."""
-    try:
-        shown = json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    # What is not from JSON text may be anything, and its numbers and depth are not bounded.
+    for show in (partial(json.dumps, ensure_ascii=False), repr):
+        try:
+            return _cut(show(value), 60)
+        except (TypeError, ValueError, RecursionError):
+            pass
+    return f"a huge {type(value).__name__}"
+
+
+def _cut(words: str, most: int) -> str:
+    return words if len(words) <= most else f"{words[: most - 3]}..."
 
 
 __all__ = ["ServiceConfigError"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import ROUND_DOWN, Decimal
+from decimal import ROUND_DOWN, Context, Decimal
 from math import inf
+from sys import float_info
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -36,6 +37,8 @@ _MAX_TOKENS = 1000
 _MAX_CONNECTIONS = 10
 #: Message sizes are unsigned 32-bit numbers (service_config.proto).
 _MAX_SIZE = 2**32 - 1
+#: Not the user's own decimal context; with digits enough for any float.
+_THREE_DECIMALS = Context(prec=400, rounding=ROUND_DOWN)
 
 
 class FieldError(ValueError):
@@ -90,8 +93,9 @@ def _number(words: str = "a number", *, or_zero: bool = False, most: float = inf
     def check(owner: object, attribute: attrs.Attribute[Any], value: float) -> None:
         _check_type(owner, attribute, value, (int, float), words)
         # Written so that it is not true of NaN.
-        if not ((value > 0 or (or_zero and value == 0)) and value <= most and value < inf):
-            raise FieldError(owner, attribute.name, f"must be {allowed}, got {value:g}")
+        if not ((value > 0 or (or_zero and value == 0)) and value <= min(most, float_info.max)):
+            shown = f"{value:g}" if isinstance(value, float) else value
+            raise FieldError(owner, attribute.name, f"must be {allowed}, got {shown}")
 
     return check
 
@@ -134,7 +138,7 @@ def _three_decimals(value: float) -> float:
     """What gRFC A6 keeps of a ``tokenRatio``."""
     if isinstance(cast("object", value), float) and 0 < value < inf:
         # By way of the shortest text of the number: 0.57 * 1000 is less than 570.
-        return float(Decimal(repr(value)).quantize(Decimal("0.001"), ROUND_DOWN))
+        return float(Decimal(repr(value)).quantize(Decimal("0.001"), context=_THREE_DECIMALS))
     return value
 
 
