@@ -290,7 +290,11 @@ class _Session(PolicyContext):
         self._send_news, self._receive_news = trio.open_memory_channel[tuple[Callable[..., None], tuple[Any, ...]]](inf)
 
     def start(self, make_policy: PolicyFactory) -> None:
-        self._policy = check_policy(make_policy(self))
+        try:
+            self._policy = check_policy(make_policy(self))
+        except BaseException:
+            self.close(retire=False)
+            raise
         self.watch_health()
         self._start_soon(self._tell)
         self._start_soon(run_resolver, self._name.resolver, self._name.target, self.resolution, self._balancer._backoff)

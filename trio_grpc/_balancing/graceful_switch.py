@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 from trio_grpc._balancing.connectivity import ConnectivityState
@@ -15,6 +16,8 @@ from trio_grpc._balancing.policy import (
     check_published,
 )
 from trio_grpc._balancing.subchannel import Subchannel
+
+_logger = logging.getLogger("trio_grpc")
 
 _CONNECTING = ConnectivityState.CONNECTING
 _READY = ConnectivityState.READY
@@ -41,14 +44,26 @@ class GracefulSwitch(LoadBalancingPolicy):
         self._owners: dict[Subchannel, _Tenure] = {}
 
     def switch_to(self, make_policy: PolicyFactory) -> None:
-        """Use the policy that this makes, unless the newest one is that already, or becomes it."""
+        """Use the policy that this makes, unless the newest one is that already, or becomes it.
+
+        If it cannot be made that is logged, and the newest one stays, as with a config that is wrong (gRFC A21).
+
+        Raises:
+            Exception: it cannot be made, and there is none before it.
+        """
         newest = self._newest
         if newest is not None and newest.make_policy == make_policy:
             return
         if newest is not None and newest.policy.reconfigure(make_policy):
             newest.make_policy = make_policy
             return
-        tenure = _Tenure(self, self.context, make_policy)
+        try:
+            tenure = _Tenure(self, self.context, make_policy)
+        except Exception:
+            if newest is None:
+                raise
+            _logger.exception("a load balancing policy could not be made; the one before it stays")
+            return
         dropped, self._successor = self._successor, tenure
         if dropped is not None:
             dropped.end()
@@ -129,7 +144,11 @@ class _Tenure(PolicyContext):
         self._error: Exception | None = None
         self._subchannels: set[Subchannel] = set()
         self._ended = False
-        self.policy = check_policy(make_policy(self))
+        try:
+            self.policy = check_policy(make_policy(self))
+        except BaseException:
+            self.end()
+            raise
 
     def republish(self) -> None:
         """Publish to the channel what the policy has published last."""
