@@ -286,12 +286,14 @@ def test_what_a_successor_publishes_is_checked_when_it_does() -> None:
     assert bench.serving() == "one"
 
 
-def test_what_makes_no_policy_leaves_the_old_one() -> None:
+def test_what_makes_no_policy_leaves_the_old_one(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    one = bench.use("one")
-    bench.become(one, State.READY)
     with pytest.raises(TypeError, match="load_balancing must make a LoadBalancingPolicy, not str"):
         bench.switch.switch_to(lambda _: "two")  # type: ignore[arg-type, return-value]
+    one = bench.use("one")
+    bench.become(one, State.READY)
+    bench.switch.switch_to(lambda _: "two")  # type: ignore[arg-type, return-value]
+    assert "load_balancing must make a LoadBalancingPolicy, not str" in caplog.text
     assert bench.serving() == "one"
     bench.switch.update_endpoints([TWO])
     assert one.told[-1] == ["2"]

@@ -159,7 +159,8 @@ class LoadBalancingPolicy(abc.ABC):
 
     A channel makes one when it leaves IDLE, by calling what ``load_balancing=`` of `open_channel` was given with a
     context, and lets go of it and its subchannels when it goes IDLE again. Its methods are called in one task of the
-    channel, one after another, and must not wait. What they raise is logged, and fails the channel's calls.
+    channel, one after another, and must not wait. What they raise is logged, and fails the channel's calls; where the
+    service config asks for a policy that cannot be made, the one before it stays.
 
     Args:
         context: what the channel does for it.

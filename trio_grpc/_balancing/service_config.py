@@ -94,7 +94,7 @@ def _number(words: str = "a number", *, or_zero: bool = False, most: float = inf
         _check_type(owner, attribute, value, (int, float), words)
         # Written so that it is not true of NaN.
         if not ((value > 0 or (or_zero and value == 0)) and value <= min(most, float_info.max)):
-            shown = f"{value:g}" if isinstance(value, float) else value
+            shown = f"{value:g}" if abs(value) <= float_info.max else value
             raise FieldError(owner, attribute.name, f"must be {allowed}, got {shown}")
 
     return check
