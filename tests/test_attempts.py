@@ -160,6 +160,23 @@ async def test_no_attempt_begins_after_the_deadline(hedged: bool, autojump_clock
     assert len(flaky.attempts) == 1
 
 
+@pytest.mark.parametrize("hedged", [False, True], ids=["retries", "hedges"])
+async def test_empty_messages_are_bounded_too(hedged: bool, autojump_clock: Clock) -> None:
+    limits = Limits(adaptive_window=False, retry_buffer_size=50)
+    async with open_channel_pair(Flaky(End(after=10)), limits=limits) as (channel, _):
+        options: dict[str, Any] = {"hedging_policy": hedging_policy()} if hedged else {"retry_policy": retry_policy()}
+        attempts = attempts_of(channel, **options)
+        await attempts.open()
+        for _ in range(10):
+            assert await attempts.send_message(b"")
+            assert not attempts.settled
+        assert channel._retry_bytes == 50
+        assert await attempts.send_message(b"")
+        assert attempts.settled
+        assert channel._retry_bytes == 0
+        attempts.cancel("enough")
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_happens_nothing_is_left(seed: int, nursery: trio.Nursery, autojump_clock: Clock) -> None:
     """Many calls whose attempts end in all ways, given up and timed out at any moment."""

@@ -28,7 +28,7 @@ from trio_grpc._transport.control_buffer import WRITE_QUOTA
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import ResponseHeaders
-from trio_grpc._transport.messages import Message, MessageAssembler
+from trio_grpc._transport.messages import PREFIX_LENGTH, Message, MessageAssembler
 from trio_grpc._transport.stream import Answer, AttemptStream, Outcome, Stream
 from trio_grpc._transport.waking import wake
 
@@ -378,7 +378,8 @@ class Attempts:
     def _keep(self, data: bytes, compressed: bool) -> bool:
         """Keep a message for attempts to come; False where there is no room."""
         channel = self.request.channel
-        size = len(data)
+        # Prefixes count too: empty messages are not for nothing.
+        size = PREFIX_LENGTH + len(data)
         limits = channel.limits
         if self._size + size > limits.retry_buffer_size or channel._retry_bytes + size > limits.total_retry_buffer_size:
             return False

@@ -197,7 +197,7 @@ async def test_more_than_may_be_kept_commits_a_call(nursery: trio.Nursery, autoj
                 for _ in range(3):
                     await call.send(EchoRequest(payload=bytes(size)))
                 first = await head_of(peer, 1 if repeated else 5)
-                assert scripted.channel._retry_bytes == (3 * (size + 3) if repeated else 0)
+                assert scripted.channel._retry_bytes == (3 * (5 + 3 + size) if repeated else 0)
                 await peer.send_rst_stream(first.stream_id, ErrorCode.REFUSED_STREAM)
                 if repeated:
                     second = await head_of(peer, 3)
@@ -240,7 +240,7 @@ async def test_the_calls_of_a_channel_share_a_bound(nursery: trio.Nursery, autoj
             peer = await accepted.result()
             await one.send(message)
             await two.send(message)
-            assert scripted.channel._retry_bytes == 600
+            assert scripted.channel._retry_bytes == 605
             for stream_id in (1, 3):
                 await peer.send_rst_stream(stream_id, ErrorCode.REFUSED_STREAM)
             with pytest.raises(RpcError, match="REFUSED_STREAM"):
