@@ -89,6 +89,41 @@ def test_picks_go_on_where_they_were_while_nothing_changes() -> None:
     assert bench.picks(1) == "2"
 
 
+def test_picks_go_on_where_they_were_when_one_goes_and_returns() -> None:
+    bench = Bench(ONE, TWO, THREE)
+    bench.become(State.READY, ONE, TWO, THREE)
+    assert bench.picks(2) == "12"
+    bench.become(State.IDLE, ONE)
+    assert bench.picks(3) == "323"
+    bench.become(State.READY, ONE)
+    assert bench.picks(4) == "2312"
+
+
+def test_the_next_one_is_picked_when_the_one_whose_turn_it_is_goes() -> None:
+    bench = Bench(ONE, TWO, THREE)
+    bench.become(State.READY, ONE, TWO, THREE)
+    assert bench.picks(1) == "1"
+    bench.become(State.IDLE, TWO)
+    assert bench.picks(3) == "313"
+
+
+def test_it_begins_anywhere_while_there_are_no_calls() -> None:
+    bench = Bench(ONE, TWO, THREE, start=2)
+    bench.become(State.READY, TWO)
+    bench.become(State.READY, ONE)
+    bench.become(State.READY, THREE)
+    assert bench.picks(4) == "3123"
+
+
+def test_all_whose_turn_it_could_be_have_gone() -> None:
+    bench = Bench(ONE, TWO, THREE)
+    bench.become(State.READY, ONE, TWO)
+    assert bench.picks(1) == "1"
+    bench.update(THREE)
+    bench.become(State.READY, THREE)
+    assert bench.picks(2) == "33"
+
+
 def test_addresses_come_and_go() -> None:
     bench = Bench(ONE, TWO)
     bench.become(State.READY, ONE, TWO)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import cycle
 
 import attrs
@@ -42,11 +42,32 @@ class RoundRobinPolicy(ConnectToAllPolicy):
     def __init__(self, context: PolicyContext, randrange: Callable[[int], int] = random.randrange) -> None:
         super().__init__(context)
         self._randrange = randrange
+        self._ready: tuple[Subchannel, ...] = ()
+        #: Whose turn it was when `_turns` began.
+        self._first: Subchannel | None = None
+        self._turns: Iterator[Subchannel] = iter(())
 
     def make_picker(self, ready: tuple[Subchannel, ...]) -> Picker:
-        start = self._randrange(len(ready))
-        turns = cycle(ready[start:] + ready[:start])
+        start = self._find_start(ready)
+        self._ready = ready
+        self._first = ready[start]
+        turns = self._turns = cycle(ready[start:] + ready[:start])
         return lambda _: next(turns)
+
+    def _find_start(self, ready: tuple[Subchannel, ...]) -> int:
+        """Return whose turn it is.
+
+        It goes on where it was, or calls would be spread by chance wherever backends often come and go. But while there
+        are no calls any may be the first: all clients may have connected to the same backend before the others.
+        """
+        turn = next(self._turns, None)
+        if turn is not self._first:
+            places = {subchannel: place for place, subchannel in enumerate(ready)}
+            for _ in self._ready:
+                if turn in places:
+                    return places[turn]
+                turn = next(self._turns)
+        return self._randrange(len(ready))
 
 
 __all__ = ["RoundRobin"]
