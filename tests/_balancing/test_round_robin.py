@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Callable
+
 from tests.support.policies import FakeContext, State
 from trio_grpc import Endpoint, PickInfo
 from trio_grpc._balancing.round_robin import RoundRobinPolicy
@@ -12,9 +16,10 @@ ONE, TWO, THREE = (Endpoint(f"{n}.{n}.{n}.{n}:1") for n in (1, 2, 3))
 class Bench:
     """A policy and its channel."""
 
-    def __init__(self, *endpoints: Endpoint, start: int = 0) -> None:
+    def __init__(self, *endpoints: Endpoint, start: int = 0, randrange: Callable[[int], int] | None = None) -> None:
         self.context = FakeContext()
-        self.policy = RoundRobinPolicy(self.context, lambda count: start % count)
+        self.start = start
+        self.policy = RoundRobinPolicy(self.context, randrange or (lambda count: self.start % count))
         self.update(*endpoints)
 
     def update(self, *endpoints: Endpoint) -> None:
@@ -94,34 +99,42 @@ def test_picks_go_on_where_they_were_when_one_goes_and_returns() -> None:
     bench.become(State.READY, ONE, TWO, THREE)
     assert bench.picks(2) == "12"
     bench.become(State.IDLE, ONE)
-    assert bench.picks(3) == "323"
+    # More than one change, and no call in between.
+    bench.become(State.TRANSIENT_FAILURE, ONE)
+    bench.become(State.IDLE, ONE)
+    assert bench.picks(4) == "3232"
+    bench.start = 1
     bench.become(State.READY, ONE)
-    assert bench.picks(4) == "2312"
+    assert bench.picks(4) == "3123"
 
 
-def test_the_next_one_is_picked_when_the_one_whose_turn_it_is_goes() -> None:
+def test_a_new_one_has_its_chance_to_be_the_next() -> None:
     bench = Bench(ONE, TWO, THREE)
-    bench.become(State.READY, ONE, TWO, THREE)
+    bench.become(State.READY, ONE, TWO)
     assert bench.picks(1) == "1"
-    bench.become(State.IDLE, TWO)
-    assert bench.picks(3) == "313"
-
-
-def test_it_begins_anywhere_while_there_are_no_calls() -> None:
-    bench = Bench(ONE, TWO, THREE, start=2)
-    bench.become(State.READY, TWO)
-    bench.become(State.READY, ONE)
+    bench.start = 2
     bench.become(State.READY, THREE)
     assert bench.picks(4) == "3123"
 
 
-def test_all_whose_turn_it_could_be_have_gone() -> None:
+def test_any_is_the_next_when_the_one_whose_turn_it_is_goes() -> None:
     bench = Bench(ONE, TWO, THREE)
-    bench.become(State.READY, ONE, TWO)
+    bench.become(State.READY, ONE, TWO, THREE)
     assert bench.picks(1) == "1"
-    bench.update(THREE)
-    bench.become(State.READY, THREE)
-    assert bench.picks(2) == "33"
+    bench.become(State.IDLE, TWO)
+    assert bench.picks(3) == "131"
+
+
+def test_clients_do_not_all_begin_at_the_backend_that_is_ready_first() -> None:
+    rng = random.Random(1)
+    endpoints = [Endpoint(f"{n}.0.0.0:1") for n in range(1, 6)]
+    firsts: Counter[str] = Counter()
+    for _ in range(1000):
+        bench = Bench(*endpoints, randrange=rng.randrange)
+        bench.become(State.READY, *endpoints)
+        firsts[bench.picks(1)] += 1
+    assert set(firsts) == set("12345")
+    assert max(firsts.values()) < 250
 
 
 def test_addresses_come_and_go() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from math import ceil
 
 import trio
 
 from tests.simulation.backend import Backend
+from tests.simulation.client import STEP
 from tests.simulation.network import Link
 from tests.simulation.world import World
 
 #: Seconds for which a process is restarted, and for which a machine or link is out of order.
-RESTART = (1.0, 3.0)
+RESTART = (0.2, 0.8)
 OUTAGE = (2.0, 60.0)
+#: Seconds after the beginning of calls at which something happens.
+MOMENT = 0.06
 #: Of an act, outages take this share at most.
 LONGEST = 0.25
 #: Of all backends, the share that an act may have out of order at once.
@@ -44,7 +49,7 @@ async def _restart(world: World, backend: Backend) -> None:
 async def crashes(world: World, seconds: float) -> None:
     """Processes are killed, and machines lose their power, up to a fifth of them at once."""
     async with trio.open_nursery() as nursery:
-        async for backend in _victims(world, seconds, len(world.listed)):
+        async for backend in _victims(world, seconds):
             nursery.start_soon(_crash, world, backend, _outage(world, seconds))
 
 
@@ -60,7 +65,7 @@ async def _crash(world: World, backend: Backend, seconds: float) -> None:
 async def partitions(world: World, seconds: float) -> None:
     """Single backends are cut off from all clients, and single clients from a fifth of the backends."""
     async with trio.open_nursery() as nursery:
-        async for backend in _victims(world, seconds, len(world.listed) // 2):
+        async for backend in _victims(world, seconds):
             client = world.rng.choice(world.clients)
             if world.rng.random() < 0.5:
                 links = [world.network.link(one.name, backend.address) for one in world.clients]
@@ -85,7 +90,7 @@ async def _cut(world: World, links: list[Link], seconds: float) -> None:
 async def slow_nodes(world: World, seconds: float) -> None:
     """Backends take a hundred times as long, up to a fifth of them at once."""
     async with trio.open_nursery() as nursery:
-        async for backend in _victims(world, seconds, len(world.listed) // 2):
+        async for backend in _victims(world, seconds):
             nursery.start_soon(_be, world, backend, "slow", _outage(world, seconds))
 
 
@@ -96,9 +101,9 @@ async def _be(world: World, backend: Backend, kind: str, seconds: float) -> None
 
 
 async def new_addresses(world: World, seconds: float) -> None:
-    """A quarter of the backends moves to new addresses; now and then the name server does not answer."""
+    """Backends move to new addresses; now and then the name server does not answer."""
     async with trio.open_nursery() as nursery:
-        async for backend in _victims(world, seconds, len(world.listed) // 4):
+        async for backend in _victims(world, seconds):
             nursery.start_soon(_move, world, backend, _outage(world, seconds))
             if world.rng.random() < 0.1:
                 world.dns.break_down()
@@ -116,15 +121,28 @@ async def _move(world: World, backend: Backend, seconds: float) -> None:
     await backend.drain()
 
 
-async def brown_out(world: World, seconds: float) -> None:
-    """All backends answer UNAVAILABLE, then a third of them."""
-    backends = world.listed
-    for some in (backends, backends[::3]):
-        for backend in some:
-            backend.begin("failing")
+async def outage(world: World, seconds: float) -> None:
+    """All backends answer UNAVAILABLE, and halfway the name server gives all addresses in another order."""
+    with _failing(world.listed):
         await trio.sleep(seconds / 2)
-        for backend in some:
-            backend.end("failing")
+        # With the same service config: that is no reason to think that there are tokens again.
+        world.dns.publish(world.dns.addresses[::-1])
+        await trio.sleep(seconds / 2)
+
+
+async def brown_out(world: World, seconds: float) -> None:
+    """A third of the backends answers UNAVAILABLE."""
+    with _failing(world.listed[::3]):
+        await trio.sleep(seconds)
+
+
+@contextmanager
+def _failing(backends: list[Backend]) -> Iterator[None]:
+    for backend in backends:
+        backend.begin("failing")
+    yield
+    for backend in backends:
+        backend.end("failing")
 
 
 async def everything(world: World, seconds: float) -> None:
@@ -134,14 +152,20 @@ async def everything(world: World, seconds: float) -> None:
             nursery.start_soon(act, world, seconds)
 
 
-async def _victims(world: World, seconds: float, count: int) -> AsyncIterator[Backend]:
-    """Choose so many backends that nothing is wrong with, in some seconds, unless there is too much wrong already."""
+async def _victims(world: World, seconds: float) -> AsyncIterator[Backend]:
+    """Choose some of the backends in some seconds, of those that nothing is wrong with, unless too few are left.
+
+    They are chosen a moment after calls have begun, and mostly those that have some.
+    """
+    count = max(1, round(world.scale.harmed * len(world.listed)))
     for _ in range(count):
-        await trio.sleep(world.rng.expovariate(count / seconds))
+        # The last of them is to be in order again before the act ends.
+        due = trio.current_time() + world.rng.uniform(0.5, 1.5) * seconds * (1 - LONGEST) / count
+        await trio.sleep_until(ceil(due / STEP) * STEP + MOMENT)
         listed = world.listed
         healthy = [backend for backend in listed if backend.healthy]
         if len(healthy) > len(listed) * (1 - MOST_DOWN):
-            yield world.rng.choice(healthy)
+            yield world.rng.choice([backend for backend in healthy if backend.running] or healthy)
 
 
 def _outage(world: World, seconds: float) -> float:

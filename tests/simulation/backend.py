@@ -13,7 +13,7 @@ from echo_trio_grpc import EchoServicer
 import trio_grpc
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.network import Machine, Trouble, WireListener
-from trio_grpc import Limits, RpcError, Server, ServicerContext, StatusCode
+from trio_grpc import KeepaliveEnforcement, Limits, RpcError, Server, ServicerContext, StatusCode
 
 Context = ServicerContext[EchoReply]
 
@@ -24,6 +24,8 @@ SERVICE_STEP = 0.025
 SLOWNESS = 100.0
 
 _LIMITS = Limits(adaptive_window=False)
+#: Clients ask slow backends whether they are still there.
+_ENFORCEMENT = KeepaliveEnforcement(min_time=10)
 
 
 class Backend:
@@ -32,11 +34,13 @@ class Backend:
     Attributes:
         machine: where.
         handled: calls that its servers have begun to handle, ever.
+        running: handlers that work right now.
     """
 
     def __init__(self, nursery: trio.Nursery, machine: Machine, rng: Random, chronicle: Chronicle) -> None:
         self.machine = machine
         self.handled = 0
+        self.running = 0
         self._nursery = nursery
         self._rng = rng
         self._chronicle = chronicle
@@ -127,7 +131,11 @@ class Backend:
         """Take the time of one message."""
         # On a grid: a virtual clock need not stop for each of them.
         seconds = ceil(self._rng.expovariate(1 / SERVICE_TIME) / SERVICE_STEP) * SERVICE_STEP
-        await trio.sleep(seconds * SLOWNESS if "slow" in self._troubles else seconds)
+        self.running += 1
+        try:
+            await trio.sleep(seconds * SLOWNESS if "slow" in self._troubles else seconds)
+        finally:
+            self.running -= 1
 
 
 class _Process(EchoServicer):
@@ -142,7 +150,13 @@ class _Process(EchoServicer):
 
     async def run(self, task_status: trio.TaskStatus[Server]) -> None:
         with self._scope:
-            await trio_grpc.serve([self], self.listener, limits=_LIMITS, task_status=task_status)
+            await trio_grpc.serve(
+                [self],
+                self.listener,
+                limits=_LIMITS,
+                keepalive_enforcement=_ENFORCEMENT,
+                task_status=task_status,
+            )
         self.ended.set()
 
     async def stop(self) -> None:

@@ -14,7 +14,7 @@ import trio_grpc
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.dns import Dns
 from tests.simulation.network import Network
-from tests.simulation.stories import Attempt, Story
+from tests.simulation.stories import MAX_TOKENS, TOKEN_RATIO, Attempt, Story
 from tests.simulation.watching import Watched, Watcher
 from trio_grpc import Keepalive, Limits, RoundRobin, RpcError, StatusCode
 
@@ -25,9 +25,9 @@ STEP = 0.5
 #: Seconds that calls may take, and those that are in a hurry.
 PATIENT, HASTY = 60.0, 1.0
 #: How many calls in a hundred are streams, and are in a hurry.
-STREAMS, HASTY_CALLS = 5, 3
+STREAMS, HASTY_CALLS = 15, 5
 #: Messages of a stream.
-REPLIES = 3
+REPLIES = 5
 
 _LIMITS = Limits(adaptive_window=False)
 #: The quickest that gRFC A8 lets clients be; only connections with calls are asked.
@@ -121,7 +121,10 @@ class Client:
     # -- what became of them
 
     def _begin_attempt(self, call: str, attempt: Attempt) -> None:
-        self._stories[call].attempts.append(attempt)
+        attempts = self._stories[call].attempts
+        # What a backend has sent is never tried again unseen: this takes a token.
+        self.retries += bool(attempts) and not attempts[-1].local
+        attempts.append(attempt)
         self._chronicle.note("attempt", call, attempt.address)
 
     def _end_attempt(self, call: str, attempt: Attempt) -> None:
@@ -142,7 +145,6 @@ class Client:
         code = self._codes.pop(story.name)
         self.codes[code] += 1
         self.attempts += len(story.attempts)
-        self.retries += story.retries
         if code is StatusCode.OK:
             return
         reason = story.reason(code, throttled=self._throttled())
@@ -152,4 +154,6 @@ class Client:
             self.reasons[reason] += 1
 
     def _throttled(self) -> bool:
-        return False
+        """Whether a retry may have found no tokens just now; other workers may have brought some back since."""
+        throttle = self._channel._retry_throttle
+        return throttle is not None and throttle.tokens <= MAX_TOKENS / 2 + WORKERS * TOKEN_RATIO

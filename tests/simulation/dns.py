@@ -6,12 +6,29 @@ import trio
 
 from tests.simulation.chronicle import Chronicle
 from tests.simulation.network import Network
+from tests.simulation.stories import MAX_ATTEMPTS, MAX_TOKENS, RETRYABLE, TOKEN_RATIO
 from trio_grpc import Resolution, Resolver, ResolverTarget
 
 #: Seconds after which an answer is old: a headless service of Kubernetes has as many.
 TTL = 30.0
 #: Seconds at least between two questions of one client.
 MIN_INTERVAL = 5.0
+#: What clients are told together with the addresses.
+SERVICE_CONFIG = {
+    "methodConfig": [
+        {
+            "name": [{}],
+            "retryPolicy": {
+                "maxAttempts": MAX_ATTEMPTS,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": [RETRYABLE.name],
+            },
+        }
+    ],
+    "retryThrottling": {"maxTokens": MAX_TOKENS, "tokenRatio": TOKEN_RATIO},
+}
 
 
 class Dns:
@@ -58,7 +75,8 @@ class Dns:
                 elif self.addresses != self.known.get(client) or not resolution.updates:
                     self.known[client] = self.addresses
                     self._chronicle.note(client, "knows of", len(self.addresses))
-                    resolution.update(self._network.endpoint(client, address) for address in self.addresses)
+                    endpoints = [self._network.endpoint(client, address) for address in self.addresses]
+                    resolution.update(endpoints, service_config=SERVICE_CONFIG)
                 with trio.move_on_after(TTL - MIN_INTERVAL):
                     await resolution.wait_stale()
                 await trio.sleep(MIN_INTERVAL)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from math import sqrt
 from typing import TextIO
 
 import attrs
 import trio
 
 from tests.simulation import acts
+from tests.simulation.client import WORKERS, Client
+from tests.simulation.stories import MAX_TOKENS, TOKEN_RATIO
 from tests.simulation.world import Scale, World, run
+from trio_grpc import StatusCode
 
 #: In which the clients come, of which nothing is asserted but that all goes well.
 OPENING = 30.0
@@ -20,23 +22,23 @@ SETTLING = 60.0
 
 #: How much more or less than its share a backend may get.
 EVEN = 0.1
-#: Whenever backends come or go a client begins at a random one. So what a backend gets meanwhile may differ from its
-#: share as chance has it: by so many standard deviations, at most.
-CHANCE = 5.0
+#: Calls to each backend from which on it means something how even they are.
+TELLING = 50
 #: Faults that a report names.
 MOST_TOLD = 20
 
 #: What happens, with the share of the time that it takes.
 PLAN: tuple[tuple[Callable[[World, float], Awaitable[None]], float], ...] = (
-    (acts.calm, 0.4),
-    (acts.rolling_restart, 0.1),
-    (acts.crashes, 0.1),
-    (acts.partitions, 0.1),
-    (acts.slow_nodes, 0.05),
-    (acts.new_addresses, 0.05),
-    (acts.brown_out, 0.05),
-    (acts.everything, 0.1),
-    (acts.calm, 0.05),
+    (acts.calm, 0.15),
+    (acts.rolling_restart, 0.15),
+    (acts.crashes, 0.12),
+    (acts.partitions, 0.12),
+    (acts.slow_nodes, 0.08),
+    (acts.new_addresses, 0.1),
+    (acts.everything, 0.15),
+    (acts.outage, 0.05),
+    (acts.brown_out, 0.04),
+    (acts.calm, 0.04),
 )
 #: The first acts of it, in which no call may fail, retries or not.
 HARMLESS = 2
@@ -44,46 +46,63 @@ HARMLESS = 2
 
 @attrs.frozen(kw_only=True)
 class Totals:
-    """What all clients have done in some time.
+    """What some clients have done in some time.
 
     Attributes:
-        seconds: how long that was.
-        calls: that ended.
-        failures: those of them that failed, by the reason that no retry could save them.
-        attempts: that these calls made.
-        retries: those of them that followed a failure which a backend had sent.
-        dials: attempts to connect.
+        clients: how many these are.
+        succeeded: calls that ended well.
+        failures: those that did not, by the reason that no retry could save them.
+        attempts: that all these calls made.
+        retries: attempts that followed a failure which a backend had sent.
     """
 
-    seconds: float
-    calls: int
-    failures: Counter[str]
-    attempts: int
-    retries: int
-    dials: int
+    clients: int = 0
+    succeeded: int = 0
+    failures: Counter[str] = attrs.field(factory=Counter)
+    attempts: int = 0
+    retries: int = 0
 
     @classmethod
-    def of(cls, world: World) -> Totals:
-        """Return all since the beginning."""
-        clients = world.clients
+    def of(cls, client: Client) -> Totals:
+        """Return what one client has done since the beginning."""
         return cls(
-            seconds=trio.current_time(),
-            calls=sum(client.codes.total() for client in clients),
-            failures=sum((client.reasons for client in clients), Counter()),
-            attempts=sum(client.attempts for client in clients),
-            retries=sum(client.retries for client in clients),
-            dials=world.network.dials,
+            clients=1,
+            succeeded=client.codes[StatusCode.OK],
+            failures=+client.reasons,
+            attempts=client.attempts,
+            retries=client.retries,
         )
+
+    @property
+    def calls(self) -> int:
+        """All that ended."""
+        return self.succeeded + self.failures.total()
+
+    @property
+    def allowed(self) -> float:
+        """How many retries there may be: each takes a token from the upper half of them.
+
+        Workers that wait for their retries have been given theirs before.
+        """
+        return self.clients * (MAX_TOKENS / 2 + WORKERS) + self.succeeded * TOKEN_RATIO
 
     def since(self, before: Totals) -> Totals:
         """Return what was added."""
         return Totals(
-            seconds=self.seconds - before.seconds,
-            calls=self.calls - before.calls,
+            clients=self.clients,
+            succeeded=self.succeeded - before.succeeded,
             failures=self.failures - before.failures,
             attempts=self.attempts - before.attempts,
             retries=self.retries - before.retries,
-            dials=self.dials - before.dials,
+        )
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(
+            clients=self.clients + other.clients,
+            succeeded=self.succeeded + other.succeeded,
+            failures=self.failures + other.failures,
+            attempts=self.attempts + other.attempts,
+            retries=self.retries + other.retries,
         )
 
 
@@ -137,13 +156,43 @@ class Act:
 
     Attributes:
         name: of the act.
-        totals: of its calls.
-        load: where they went.
+        seconds: how long it was.
+        clients: what each has done.
+        load: where the calls went.
+        dials: attempts to connect.
     """
 
     name: str
-    totals: Totals
+    seconds: float
+    clients: dict[str, Totals]
     load: Load
+    dials: int
+
+    @classmethod
+    def of(cls, world: World, name: str) -> Act:
+        """Return what was seen since the beginning."""
+        return cls(
+            name=name,
+            seconds=trio.current_time(),
+            clients={client.name: Totals.of(client) for client in world.clients},
+            load=Load.of(world),
+            dials=world.network.dials,
+        )
+
+    @property
+    def totals(self) -> Totals:
+        """What all clients have done."""
+        return sum(self.clients.values(), Totals())
+
+    def since(self, before: Act) -> Act:
+        """Return what was added."""
+        return Act(
+            name=self.name,
+            seconds=self.seconds - before.seconds,
+            clients={name: totals.since(before.clients[name]) for name, totals in self.clients.items()},
+            load=self.load.since(before.load),
+            dials=self.dials - before.dials,
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -154,8 +203,7 @@ class Result:
         seed: of all that was random.
         scale: of the world.
         acts: one after the other.
-        totals: of all calls.
-        load: where they went.
+        whole: all of it.
         faults: what should not have happened.
         digest: the same for the same history.
         lines: how long that is.
@@ -164,20 +212,28 @@ class Result:
     seed: int
     scale: Scale
     acts: list[Act]
-    totals: Totals
-    load: Load
+    whole: Act
     faults: list[str]
     digest: str
     lines: int
 
 
-def simulate(seed: int, scale: Scale, log: TextIO | None = None) -> Result:
-    """Run a world."""
-    result: Result = run(_simulate, seed, scale, log, seed=seed)
+def simulate(
+    seed: int, scale: Scale, *, log: TextIO | None = None, on_act: Callable[[Act], None] = lambda _: None
+) -> Result:
+    """Run a world.
+
+    Args:
+        seed: of all that is random.
+        scale: how large it is.
+        log: gets its whole history.
+        on_act: called with each act that has ended, and then with all of them as one.
+    """
+    result: Result = run(_simulate, seed, scale, log, on_act, seed=seed)
     return result
 
 
-async def _simulate(seed: int, scale: Scale, log: TextIO | None) -> Result:
+async def _simulate(seed: int, scale: Scale, log: TextIO | None, on_act: Callable[[Act], None]) -> Result:
     seen: list[Act] = []
     over = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -187,18 +243,19 @@ async def _simulate(seed: int, scale: Scale, log: TextIO | None) -> Result:
             await _come(world, clients, over)
             for act, share in PLAN:
                 seen.append(await _play(world, act, share))
+                on_act(seen[-1])
             over.set()
+        whole = Act.of(world, "all")
+        on_act(whole)
         result = Result(
             seed=seed,
             scale=scale,
             acts=seen,
-            totals=Totals.of(world),
-            load=Load.of(world),
-            faults=[],
+            whole=whole,
+            faults=_faults(world, seen, whole),
             digest=world.chronicle.digest,
             lines=world.chronicle.lines,
         )
-        result.faults.extend(_faults(world, result))
         nursery.cancel_scope.cancel()
     return result
 
@@ -213,48 +270,81 @@ async def _come(world: World, nursery: trio.Nursery, over: trio.Event) -> None:
 async def _play(world: World, act: Callable[[World, float], Awaitable[None]], share: float) -> Act:
     name = act.__name__.replace("_", " ")
     world.chronicle.note("act", name)
-    totals, load = Totals.of(world), Load.of(world)
+    before = Act.of(world, name)
     seconds = share * (world.scale.seconds - OPENING)
     ends = trio.current_time() + seconds
     await act(world, seconds - min(SETTLING, seconds / 5))
     await trio.sleep_until(ends)
-    return Act(name=name, totals=Totals.of(world).since(totals), load=Load.of(world).since(load))
+    return Act.of(world, name).since(before)
 
 
-def _faults(world: World, result: Result) -> list[str]:
+def _faults(world: World, seen: list[Act], whole: Act) -> list[str]:
+    """Return all that should not be."""
     faults = [fault for client in world.clients for fault in client.faults]
     faults += [
         f"calls failed in the act {act.name!r}: {dict(act.totals.failures)}"
-        for act in result.acts[:HARMLESS]
+        for act in seen[:HARMLESS]
         if act.totals.failures
     ]
-    calm = result.acts[0].load
-    if calm.worst > EVEN:
-        faults.append(f"the load is uneven by {calm.worst:.1%} although nothing happens")
-    for address in result.load.steady:
-        picks, share = result.load.picks[address], result.load.shares[address]
-        if abs(picks - share) > CHANCE * sqrt(share):
-            faults.append(f"{address} got {picks} attempts, and its share is {share:.0f}")
+    faults += [
+        f"{name} made {totals.retries} retries in the act {act.name!r}, and was allowed {totals.allowed:.1f}"
+        for act in (*seen, whole)
+        for name, totals in act.clients.items()
+        if totals.retries > totals.allowed
+    ]
+    faults += [
+        f"{address} got {whole.load.picks[address]} attempts, its share is {whole.load.shares[address]:.1f}"
+        for address, deviation in whole.load.deviations.items()
+        if abs(deviation) > EVEN
+    ]
     return faults
 
 
 def report(result: Result) -> str:
-    """Return what a reader wants to know."""
-    scale = result.scale
-    lines = [
-        f"{scale.backends} backends, {scale.clients} clients, {scale.seconds:g} simulated seconds, seed {result.seed}",
+    """Return all that a reader wants to know."""
+    rows = map(row, (*result.acts, result.whole))
+    return "\n".join((*heading(result.seed, result.scale), *rows, "", *verdict(result)))
+
+
+def heading(seed: int, scale: Scale) -> list[str]:
+    """Return the lines above the first act."""
+    return [
+        f"seed {seed}: {scale.backends} backends, {scale.clients} clients, {scale.seconds:g} simulated seconds",
         "",
-        f"{'act':<16}{'seconds':>8}{'calls':>9}{'failed':>8}{'attempts':>10}{'retries':>9}{'dials':>8}{'uneven':>8}",
+        _row(
+            "act", "seconds", "calls", "failed", "attempts", "retries", "allowed", "dials", "uneven", "why they failed"
+        ),
     ]
-    for act in (*result.acts, Act(name="all", totals=result.totals, load=result.load)):
-        totals = act.totals
-        reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(totals.failures.items()))
-        lines.append(
-            f"{act.name:<16}{totals.seconds:>8.0f}{totals.calls:>9}{totals.failures.total():>8}{totals.attempts:>10}"
-            f"{totals.retries:>9}{totals.dials:>8}{act.load.worst:>8.1%}  {reasons}".rstrip()
-        )
-    lines += ["", f"history: {result.lines} lines, digest {result.digest}"]
+
+
+def row(act: Act) -> str:
+    """Return the line of one act."""
+    totals = act.totals
+    return _row(
+        act.name,
+        f"{act.seconds:.0f}",
+        str(totals.calls),
+        str(totals.failures.total()),
+        str(totals.attempts),
+        str(totals.retries),
+        f"{totals.allowed:.0f}",
+        str(act.dials),
+        f"{act.load.worst:.1%}" if min(act.load.shares[address] for address in act.load.steady) > TELLING else "-",
+        ", ".join(f"{count} {reason}" for reason, count in sorted(totals.failures.items())),
+    )
+
+
+def _row(name: str, *columns: str) -> str:
+    *numbers, text = columns
+    return f"{name:<16}{''.join(f'{number:>9}' for number in numbers)}  {text}".rstrip()
+
+
+def verdict(result: Result) -> list[str]:
+    """Return the lines below the last act."""
+    lines = [f"history: {result.lines} lines, digest {result.digest}"]
     lines += [f"FAULT: {fault}" for fault in result.faults[:MOST_TOLD]]
     if len(result.faults) > MOST_TOLD:
         lines.append(f"and {len(result.faults) - MOST_TOLD} more")
-    return "\n".join(lines)
+    if result.faults:
+        lines.append(f"what failed, fails again with the same numbers and --seed {result.seed}")
+    return lines

@@ -12,7 +12,11 @@ from trio_grpc import StatusCode
 #: The status that calls are tried again for, as the service config of the clients says.
 RETRYABLE = StatusCode.UNAVAILABLE
 #: Attempts of one call, at most.
-MAX_ATTEMPTS = 1
+MAX_ATTEMPTS = 4
+#: Retry tokens of a channel: each failure takes one, each success brings some back, and there are no retries while half
+#: of them are gone (gRFC A6). Clients this quiet need more back than the usual tenth.
+MAX_TOKENS = 20
+TOKEN_RATIO = 0.5
 
 
 @attrs.define(eq=False)
@@ -61,11 +65,6 @@ class Story:
         """Whether the call has ended, and each of its attempts."""
         return self.end < inf and all(attempt.end < inf for attempt in self.attempts)
 
-    @property
-    def retries(self) -> int:
-        """Attempts that followed a failure which a backend had sent: those are never transparent."""
-        return sum(not attempt.local for attempt in self.attempts[:-1])
-
     def reason(self, code: StatusCode, *, throttled: bool) -> str | None:
         """Return why no retry could save this call, which ended with a code; None if one should have.
 
@@ -74,7 +73,7 @@ class Story:
             throttled: the client had no retry tokens to spare then.
         """
         if code is StatusCode.DEADLINE_EXCEEDED:
-            return "deadline" if self.end - self.begin >= self.timeout - 1e-6 else None
+            return "deadline" if self.attempts and self.end - self.begin >= self.timeout - 1e-6 else None
         if code is not RETRYABLE:
             return None
         if self.replies:

@@ -33,12 +33,14 @@ class Scale:
         clients: all the time.
         seconds: that it lasts.
         calls_per_second: of each client.
+        harmed: the share of the backends that each act does something to, if that is what it does.
     """
 
     backends: int = 200
     clients: int = 50
     seconds: float = 3600.0
-    calls_per_second: float = 0.55
+    calls_per_second: float = 0.3
+    harmed: float = 0.15
 
 
 class World:

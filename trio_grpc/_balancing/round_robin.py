@@ -43,31 +43,26 @@ class RoundRobinPolicy(ConnectToAllPolicy):
         super().__init__(context)
         self._randrange = randrange
         self._ready: tuple[Subchannel, ...] = ()
-        #: Whose turn it was when `_turns` began.
-        self._first: Subchannel | None = None
         self._turns: Iterator[Subchannel] = iter(())
 
     def make_picker(self, ready: tuple[Subchannel, ...]) -> Picker:
         start = self._find_start(ready)
         self._ready = ready
-        self._first = ready[start]
         turns = self._turns = cycle(ready[start:] + ready[:start])
         return lambda _: next(turns)
 
     def _find_start(self, ready: tuple[Subchannel, ...]) -> int:
-        """Return whose turn it is.
+        """Return the place of the one whose turn it is.
 
-        It goes on where it was, or calls would be spread by chance wherever backends often come and go. But while there
-        are no calls any may be the first: all clients may have connected to the same backend before the others.
+        It mostly goes on where it was: if it began anew at each change, calls would be spread by chance wherever
+        backends often come and go. But to a new one it goes with the probability that gives all of them, over many
+        clients, the same chance. Otherwise those that come first would be where all clients begin.
         """
+        place = self._randrange(len(ready))
         turn = next(self._turns, None)
-        if turn is not self._first:
-            places = {subchannel: place for place, subchannel in enumerate(ready)}
-            for _ in self._ready:
-                if turn in places:
-                    return places[turn]
-                turn = next(self._turns)
-        return self._randrange(len(ready))
+        if turn is not None and turn in ready and ready[place] in self._ready:
+            return ready.index(turn)
+        return place
 
 
 __all__ = ["RoundRobin"]
