@@ -54,6 +54,9 @@ async def crashes(world: World, seconds: float) -> None:
 
 
 async def _crash(world: World, backend: Backend, seconds: float) -> None:
+    if not world.in_order(backend):
+        # Another act was quicker.
+        return
     if world.rng.random() < 0.5:
         await backend.kill()
     else:
@@ -112,9 +115,11 @@ async def new_addresses(world: World, seconds: float) -> None:
 
 
 async def _move(world: World, backend: Backend, seconds: float) -> None:
+    if not world.in_order(backend):
+        return
+    world.dns.publish(tuple(address for address in world.dns.addresses if address != backend.address))
     new = await world.add_backend()
-    kept = tuple(address for address in world.dns.addresses if address != backend.address)
-    world.dns.publish((*kept, new.address))
+    world.dns.publish((*world.dns.addresses, new.address))
     # Some give their clients time to notice.
     if world.rng.random() < 0.5:
         await trio.sleep(seconds)
@@ -163,7 +168,7 @@ async def _victims(world: World, seconds: float) -> AsyncIterator[Backend]:
         due = trio.current_time() + world.rng.uniform(0.5, 1.5) * seconds * (1 - LONGEST) / count
         await trio.sleep_until(ceil(due / STEP) * STEP + MOMENT)
         listed = world.listed
-        healthy = [backend for backend in listed if backend.healthy]
+        healthy = [backend for backend in listed if world.in_order(backend)]
         if len(healthy) > len(listed) * (1 - MOST_DOWN):
             yield world.rng.choice([backend for backend in healthy if backend.running] or healthy)
 

@@ -10,13 +10,14 @@ from tests.simulation.world import Scale
 
 @pytest.mark.slow
 def test_ten_minutes_in_which_no_call_is_lost_that_could_be_saved() -> None:
-    result = simulate(1, Scale(backends=12, clients=5, seconds=600, calls_per_second=0.4, harmed=0.7))
+    result = simulate(1, Scale(backends=10, clients=5, seconds=600, calls_per_second=0.6, harmed=0.7))
     assert not result.faults, report(result)
     # What it is to show was there to be seen.
     totals = result.whole.totals
     assert totals.calls > 1000
     assert totals.attempts > totals.calls + 50
-    assert set(totals.failures) == {"committed", "deadline", "exhausted", "throttled"}
+    assert totals.failures["exhausted"]
+    assert totals.failures["throttled"]
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

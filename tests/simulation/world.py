@@ -40,7 +40,7 @@ class Scale:
     clients: int = 50
     seconds: float = 3600.0
     calls_per_second: float = 0.3
-    harmed: float = 0.15
+    harmed: float = 0.1
 
 
 class World:
@@ -97,6 +97,10 @@ class World:
     def listed(self) -> list[Backend]:
         """The backends whose addresses are found."""
         return [self.backends[address] for address in self.dns.addresses]
+
+    def in_order(self, backend: Backend) -> bool:
+        """Whether nothing is wrong with a backend, and it is to stay."""
+        return backend.healthy and backend.address in self.dns.addresses
 
 
 def run(function: Callable[..., Awaitable[Any]], *args: Any, seed: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from itertools import cycle
+from itertools import chain, cycle
 
 import attrs
 
@@ -46,23 +46,20 @@ class RoundRobinPolicy(ConnectToAllPolicy):
         self._turns: Iterator[Subchannel] = iter(())
 
     def make_picker(self, ready: tuple[Subchannel, ...]) -> Picker:
-        start = self._find_start(ready)
-        self._ready = ready
-        turns = self._turns = cycle(ready[start:] + ready[:start])
-        return lambda _: next(turns)
+        """Go on where it was: if it began anew each time, chance would spread the calls wherever backends come and go.
 
-    def _find_start(self, ready: tuple[Subchannel, ...]) -> int:
-        """Return the place of the one whose turn it is.
-
-        It mostly goes on where it was: if it began anew at each change, calls would be spread by chance wherever
-        backends often come and go. But to a new one it goes with the probability that gives all of them, over many
-        clients, the same chance. Otherwise those that come first would be where all clients begin.
+        But a new backend is the next one with the probability that gives all of them, over many clients, the same
+        chance. Otherwise the calls of all clients would begin at the one that came first.
         """
         place = self._randrange(len(ready))
         turn = next(self._turns, None)
-        if turn is not None and turn in ready and ready[place] in self._ready:
-            return ready.index(turn)
-        return place
+        start = ready.index(turn) if turn is not None and turn in ready else place
+        turns: Iterator[Subchannel] = cycle(ready[start:] + ready[:start])
+        if start != place and ready[place] not in self._ready:
+            turns = chain((ready[place],), turns)
+        self._ready = ready
+        self._turns = turns
+        return lambda _: next(turns)
 
 
 __all__ = ["RoundRobin"]
