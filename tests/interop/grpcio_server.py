@@ -29,6 +29,7 @@ class Servicer:
         self.events: defaultdict[tuple[str, bytes], asyncio.Event] = defaultdict(asyncio.Event)
         self.running: Counter[bytes] = Counter()
         self.peak: Counter[bytes] = Counter()
+        self.attempts: defaultdict[bytes, list[str]] = defaultdict(list)
         self.servers: dict[str, grpc.aio.Server] = {}
         self.stopping: set[asyncio.Task[None]] = set()
         self.news = asyncio.Condition()
@@ -68,6 +69,12 @@ class Servicer:
             await context.abort(_code(request.count), message)
         elif verb == "raise":
             raise RuntimeError("a handler's own fault")
+        elif verb == "flaky":
+            previous = dict(context.invocation_metadata() or ()).get("grpc-previous-rpc-attempts", "0")
+            self.attempts[name].append(previous)
+            if previous != "2":
+                context.set_trailing_metadata([("grpc-retry-pushback-ms", "1")])
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
 
     async def _count(self, name: bytes, change: int) -> None:
         async with self.news:
@@ -85,6 +92,8 @@ class Servicer:
         elif verb == "running":
             async with self.news:
                 await self.news.wait_for(lambda: self.running[name] >= request.count)
+        elif verb == "attempts":
+            return EchoReply(text=" ".join(self.attempts[name]))
         elif verb == "peak":
             return EchoReply(count=self.peak[name])
         elif verb == "time-remaining":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,9 @@ class Echo(EchoServicer):
             raise error
         elif request.text == "raise":
             raise RuntimeError("secret")
+        elif request.text == "flaky" and context.metadata.get("grpc-previous-rpc-attempts") != "2":
+            context.set_trailing_metadata({"grpc-retry-pushback-ms": "1"})
+            await context.abort(StatusCode.UNAVAILABLE, "busy")
         elif request.text == "gzip":
             context.set_compression(Compression.GZIP)
 
@@ -587,3 +591,27 @@ async def test_no_call_is_lost_to_a_drain(echo: Echo, nursery: trio.Nursery) -> 
         replacing.start_soon(replace)
         count = await in_thread(call_on)
     assert count == len(echo.metadata)
+
+
+async def test_grpcio_tries_again_what_our_handlers_refuse(server: Server, echo: Echo) -> None:
+    """Failures come as Trailers-Only, so that they do not commit its calls, and pushback is heard."""
+    policy = {
+        "maxAttempts": 4,
+        "initialBackoff": "60s",
+        "maxBackoff": "60s",
+        "backoffMultiplier": 1,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    config = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": policy}]})
+
+    def call() -> None:
+        with connected(server.addresses[0], service_config=config) as stub:
+            request = EchoRequest(text="flaky", count=1)
+            stub.Unary(request, timeout=PATIENCE)
+            assert len(list(stub.ServerStream(request, timeout=PATIENCE))) == 1
+            assert stub.ClientStream(iter([request]), timeout=PATIENCE).count == 1
+            assert len(list(stub.Bidi(iter([request]), timeout=PATIENCE))) == 1
+
+    await in_thread(call)
+    previous = [metadata.get("grpc-previous-rpc-attempts") for metadata in echo.metadata]
+    assert previous == [None, "1", "2"] * 4

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from math import inf
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -21,7 +22,16 @@ import trio_grpc
 from tests.interop.conftest import Certificates
 from tests.interop.counting import CountingStream
 from tests.interop.waiting import until
-from trio_grpc import Channel, Compression, RpcError, StatusCode
+from trio_grpc import (
+    Channel,
+    Compression,
+    HedgingPolicy,
+    MethodConfig,
+    RetryPolicy,
+    RpcError,
+    ServiceConfig,
+    StatusCode,
+)
 from trio_grpc.testing import ManualResolver
 
 pytestmark = pytest.mark.watchdog(30)
@@ -512,3 +522,54 @@ async def test_a_list_of_addresses_one_of_which_is_closed(echo: EchoStub) -> Non
         async with trio_grpc.open_channel(target) as channel, EchoStub(channel).Unary.open(EchoRequest()) as call:
             await call.receive()
             assert call.peer == address
+
+
+async def test_calls_of_every_kind_are_tried_again(peer: dict[str, str], echo: EchoStub) -> None:
+    """After what the server asks for, which is a millisecond, and not after our own minute."""
+    policy = RetryPolicy(
+        max_attempts=4,
+        initial_backoff=60,
+        max_backoff=60,
+        backoff_multiplier=1,
+        retryable_status_codes=[StatusCode.UNAVAILABLE],
+    )
+    config = ServiceConfig(methods=[MethodConfig(retry_policy=policy)])
+    async with trio_grpc.open_channel(peer["aio"], service_config=config) as channel:
+        flaky = EchoStub(channel)
+        for kind in ("Unary", "ServerStream", "ClientStream", "Bidi"):
+            request = EchoRequest(text="flaky", payload=fresh(kind), count=1)
+            if kind == "Unary":
+                await flaky.Unary(request)
+            elif kind == "ServerStream":
+                async with flaky.ServerStream(request) as call:
+                    assert len([reply async for reply in call]) == 1
+            elif kind == "ClientStream":
+                assert (await flaky.ClientStream([request, request])).count == 2
+            else:
+                async with flaky.Bidi() as call:
+                    await call.send(request)
+                    await call.done_sending()
+                    assert len([reply async for reply in call]) == 1
+            asked = await echo.Unary(EchoRequest(text="attempts", payload=request.payload))
+            assert asked.text == "0 1 2"
+
+
+async def test_the_attempts_of_a_hedged_call(peer: dict[str, str], echo: EchoStub) -> None:
+    """The one that fails brings the next one forward, and those that are not needed are cancelled."""
+    policy = HedgingPolicy(max_attempts=3, hedging_delay=60, non_fatal_status_codes=[StatusCode.UNAVAILABLE])
+    config = ServiceConfig(methods=[MethodConfig(hedging_policy=policy)])
+    async with trio_grpc.open_channel(peer["aio"], service_config=config) as channel:
+        name = fresh("hedged")
+        await EchoStub(channel).Unary(EchoRequest(text="flaky", payload=name))
+        assert (await echo.Unary(EchoRequest(text="attempts", payload=name))).text == "0 1 2"
+    at_once = attrs.evolve(policy, hedging_delay=0)
+    config = ServiceConfig(methods=[MethodConfig(hedging_policy=at_once)])
+    async with trio_grpc.open_channel(peer["aio"], service_config=config) as channel:
+        name = fresh("waiting")
+        with trio.CancelScope() as scope:
+            async with EchoStub(channel).Bidi() as call:
+                await call.send(EchoRequest(text="wait", payload=name))
+                await echo.Unary(EchoRequest(text="started", payload=name))
+                scope.cancel()
+                await call.receive()
+        await echo.Unary(EchoRequest(text="cancelled", payload=name))
