@@ -270,6 +270,27 @@ async def test_the_channel_goes_idle_all_the_same_and_ends_its_watches(
         assert (one.dials, two.dials) == (2, 2)
 
 
+async def test_a_channel_is_not_idle_while_a_call_waits_for_the_stream_that_its_watch_has(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Healthy(nursery, "backend")
+    await backend.start(limits=Limits(adaptive_window=False, max_concurrent_streams=1))
+    resolver = ManualResolver(backend.endpoint, service_config=config(SERVICE))
+    async with trio_grpc.open_channel(
+        "test:///echo", resolvers={"test": resolver}, load_balancing="round_robin", idle_timeout=60
+    ) as channel:
+        await channel.wait_ready()
+        async with trio.open_nursery() as calls:
+            calls.start_soon(call, channel)
+            await trio.sleep(1000)
+            assert channel.statistics().waiting == 1
+            assert (backend.dials, backend.calls) == (1, 0)
+            resolver.update(backend.endpoint, service_config=config(None))
+        assert backend.calls == 1
+        await trio.sleep(120)
+        assert channel.state is ConnectivityState.IDLE
+
+
 async def test_the_watch_ends_with_the_address(nursery: trio.Nursery, autojump_clock: Clock) -> None:
     one, two = await start_backends(nursery, 2)
     async with open_over([one, two]) as (channel, resolver):

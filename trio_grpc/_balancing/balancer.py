@@ -263,7 +263,7 @@ class Balancer:
     def _activity(self) -> object | None:
         """Return something that changes with each call; None while there is one."""
         tables = [connection.table for connection in self.connections]
-        if self.waiting or any(table.slots_used > table.background for table in tables):
+        if self.waiting or any(table.slots_used > table.background or table.calls_wait for table in tables):
             return None
         return sum(table.opened for table in tables)
 

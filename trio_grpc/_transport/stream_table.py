@@ -109,6 +109,11 @@ class StreamTable(Generic[StreamT]):
             return 0 if self.refusal is not None else len(self._waiters)
         return len(self._waiters) if self._line.tables[0] is self else 0
 
+    @property
+    def calls_wait(self) -> bool:
+        """Whether a call waits for a slot, and not only what the channel keeps for itself."""
+        return any(only is None for only in self._waiters.values())
+
     def acquire_nowait(self) -> bool:
         """Take a slot if one is free and nobody is before us."""
         if self.slots_used < self.limit and not self._waiters and self.refusal is None:
