@@ -71,6 +71,8 @@ async def spread(channel: Channel, backends: Sequence[Backend]) -> list[int]:
     """How many of six calls go to each backend, once everything has settled."""
     channel.connect()
     await settle()
+    # Where a backend is new, round_robin may give it one turn before the cycle.
+    await call(channel)
     before = [backend.calls for backend in backends]
     await call(channel, 6)
     return [backend.calls - count for backend, count in zip(backends, before, strict=True)]
@@ -312,7 +314,7 @@ async def test_no_call_notices_that_the_policy_changes(nursery: trio.Nursery, au
             while True:
                 await call(channel)
                 calls += 1
-                await trio.sleep(0.01)
+                await trio.sleep(0.05)
 
         for _ in range(4):
             callers.start_soon(keep_calling)
@@ -321,7 +323,7 @@ async def test_no_call_notices_that_the_policy_changes(nursery: trio.Nursery, au
             resolver.update(*endpoints, service_config=PICK_FIRST if round_ % 2 else ROUND_ROBIN)
         await trio.sleep(1)
         callers.cancel_scope.cancel()
-    assert calls == pytest.approx(4 * 1100, rel=0.01)
+    assert calls == pytest.approx(4 * 220, rel=0.01)
     assert sum(backend.calls for backend in backends) in range(calls, calls + 5)
 
 
