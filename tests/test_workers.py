@@ -177,6 +177,39 @@ async def test_a_worker_that_dies_is_started_again() -> None:
     assert server.errors == ""
 
 
+async def test_a_signal_to_one_worker_drains_it_and_another_takes_its_place() -> None:
+    async with workers() as server:
+        leaving, other = server.pids
+        os.kill(leaving, signal.SIGTERM)
+        line = await server.line()
+        assert line.startswith(f"worker {leaving} ended with exit status 0; another one starts in "), line
+        await server.note(await server.line())
+        for pid in (other, server.pids[-1]):
+            await reach(server.where, pid)
+        server.press(signal.SIGTERM)
+        assert (await server.ended())[0] == 0
+    assert server.errors == ""
+
+
+async def test_a_system_without_room_for_a_worker_is_asked_again() -> None:
+    prelude = """
+    def fork(real=os.fork, rooms=[True, True, False, True]):
+        if not rooms.pop(0):
+            raise BlockingIOError("no room")
+        return real()
+    os.fork = fork
+    """
+    async with workers(prelude=prelude) as server:
+        os.kill(server.pids[0], signal.SIGKILL)
+        assert (await server.line()).startswith(f"worker {server.pids[0]} ended with SIGKILL")
+        assert (await server.line()).startswith("a worker cannot be started: no room; again in ")
+        await server.note(await server.line())
+        await reach(server.where, server.pids[-1])
+        server.press(signal.SIGTERM)
+        assert (await server.ended())[0] == 0
+    assert server.errors == ""
+
+
 async def test_orphans_drain() -> None:
     async with workers() as server, conversation(server.where, "hello") as call:
         server.process.kill()
