@@ -644,3 +644,26 @@ async def test_a_channel_that_waits_for_its_resolver_is_not_idle(nursery: trio.N
         assert len(resolver.targets) == 1
         resolver.update(backend.endpoint)
     assert backend.calls == 1
+
+
+async def test_what_is_published_after_the_channel_went_idle_changes_nothing(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backends = await start_backends(nursery, 2)
+    resolutions: list[trio_grpc.Resolution] = []
+
+    async def resolver(_: ResolverTarget, resolution: trio_grpc.Resolution, /) -> None:
+        resolutions.append(resolution)
+        resolution.update([backend.endpoint for backend in backends], ROUND_ROBIN)
+
+    async with trio_grpc.open_channel("x:///y", resolvers={"x": resolver}, idle_timeout=10) as channel:
+        assert await spread(channel, backends) == [3, 3]
+        await trio.sleep(100)
+        assert channel.state is ConnectivityState.IDLE
+        assert await spread(channel, backends) == [3, 3]
+        before, now = resolutions
+        for config in ({"methodConfig": [{"name": [{}], "timeout": "0s"}]}, PICK_FIRST, WRONG):
+            before.update([], config)
+            assert await spread(channel, backends) == [3, 3]
+        now.update([backends[1].endpoint], ROUND_ROBIN)
+        assert await spread(channel, backends) == [0, 6]

@@ -362,6 +362,9 @@ class _Session(PolicyContext):
         self._post(on_end, end)
 
     def _on_update(self, endpoints: tuple[Endpoint, ...], config: ServiceConfig | ServiceConfigError | None) -> None:
+        if self._closed:
+            # The user's resolver may keep the resolution of another stay, and this one has its own.
+            return
         try:
             self._balancer.take_config(config)
         except ServiceConfigError as error:

@@ -82,7 +82,8 @@ class Resolution:
     async def wait_stale(self) -> None:
         """Wait until the channel asks for the endpoints to be resolved again, as it does when a connection fails.
 
-        It may ask often: a resolver that costs something waits a while before it obeys.
+        It may ask often, and asks at once where there are no endpoints or the service config is wrong: a resolver waits
+        a while before it obeys.
         """
         await self._stale.wait()
         self._stale = trio.Event()
