@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -14,10 +14,13 @@ from echo_trio_grpc import EchoStub
 import trio_grpc
 from tests.support.backends import Backend
 from trio_grpc import (
+    CallEnd,
     ConnectivityState,
     Endpoint,
     LoadBalancingPolicy,
     OutlierDetection,
+    Pick,
+    PickInfo,
     PolicyContext,
     RoundRobin,
     ServiceConfig,
@@ -110,3 +113,87 @@ async def test_nothing_is_left_of_a_policy_that_cannot_be_made(as_config: bool, 
         # One attempt that was given up at once, and none after it.
         assert Unfinished.dials <= 1
         assert channel.statistics().connections == 0
+
+
+class Telling(LoadBalancingPolicy):
+    """Has one subchannel, and wants to know how each call ends."""
+
+    made: ClassVar[list[Telling]] = []
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self.subchannels: list[Subchannel] = []
+        self.ends = 0
+        self.made.append(self)
+
+    def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+        if not self.subchannels:
+            self.subchannels.append(self.context.new_subchannel(endpoints[0]))
+            self.subchannels[0].connect()
+
+    def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
+        if state is ConnectivityState.READY:
+            self.context.publish(state, self.pick)
+
+    def pick(self, _: PickInfo) -> Pick:
+        return Pick(self.subchannels[0], self.on_end)
+
+    def on_end(self, _: CallEnd) -> None:
+        self.ends += 1
+        raise RuntimeError("cannot count")
+
+
+async def test_a_callback_that_raises_fails_no_calls(
+    nursery: trio.Nursery, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = Backend(nursery, "one")
+    await backend.start()
+    Telling.made = []
+    async with trio_grpc.open_channel(backend.dial, load_balancing=Telling) as channel:
+        for _ in range(3):
+            await EchoStub(channel).Unary(EchoRequest())
+            await settle()
+        assert channel.state is ConnectivityState.READY
+        assert Telling.made[0].ends == 3
+    assert caplog.text.count("RuntimeError: cannot count") == 3
+    assert "a Pick's on_end of the channel to Backend.dial failed" in caplog.text
+
+
+def test_a_callback_that_cannot_be_called_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match="on_end"):
+        Pick(object.__new__(Subchannel), "later")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("around", [lambda policy: policy, lambda policy: OutlierDetection(child=policy)])
+async def test_a_policy_may_let_go_of_a_subchannel_twice(
+    around: Callable[[PolicyFactory], PolicyFactory], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    class Careful(Telling):
+        def on_end(self, _: CallEnd) -> None:
+            # Also when another policy has taken over meanwhile.
+            self.ends += 1
+            self.context.shut_down(self.subchannels[0])
+            self.context.shut_down(self.subchannels[0])
+
+    backend = Backend(nursery, "one")
+    await backend.start()
+    Careful.made = []
+    resolver = ManualResolver(backend.endpoint, service_config=ServiceConfig(load_balancing=around(Careful)))
+    async with trio_grpc.open_channel("test:///echo", resolvers={"test": resolver}) as channel:
+        stub = EchoStub(channel)
+        await channel.wait_ready()
+        async with stub.Bidi() as call:
+            await call.send(EchoRequest())
+            resolver.update(backend.endpoint, service_config=ServiceConfig(load_balancing=around(Next)))
+            await settle()
+        await settle()
+        assert Careful.made[0].ends == 1
+        await stub.Unary(EchoRequest())
+        assert backend.dials == 2
+
+
+class Next(Telling):
+    """Another policy."""
+
+    def on_end(self, _: CallEnd) -> None:
+        pass

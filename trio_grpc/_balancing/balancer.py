@@ -359,7 +359,14 @@ class _Session(PolicyContext):
             end = CallEnd(None, True)
         else:
             end = CallEnd(outcome.code, not outcome.received, outcome.fields)
-        self._post(on_end, end)
+        self._post(self._tell_end, on_end, end)
+
+    def _tell_end(self, on_end: Callable[[CallEnd], None], end: CallEnd) -> None:
+        try:
+            on_end(end)
+        except Exception:
+            # No reason to fail calls: what the policy has published is as good as before, and it may not publish again.
+            _logger.exception("a Pick's on_end of the channel to %s failed", self._name.text)
 
     def _on_update(self, endpoints: tuple[Endpoint, ...], config: ServiceConfig | ServiceConfigError | None) -> None:
         if self._closed:
@@ -430,6 +437,9 @@ class _Session(PolicyContext):
         return subchannel
 
     def shut_down(self, subchannel: Subchannel) -> None:
+        if subchannel not in self._subchannels:
+            # Twice, or by a policy that was let go of together with its subchannels.
+            return
         self._subchannels.discard(subchannel)
         self._health.forget(subchannel)
         subchannel._shut_down(retire=True)

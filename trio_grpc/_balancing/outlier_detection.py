@@ -288,8 +288,8 @@ class OutlierDetectionPolicy(LoadBalancingPolicy, PolicyContext):
         return subchannel
 
     def shut_down(self, subchannel: Subchannel) -> None:
-        tracked = self._tracked.pop(subchannel)
-        if tracked.address is not None:
+        tracked = self._tracked.pop(subchannel, None)
+        if tracked is not None and tracked.address is not None:
             tracked.address.tracked.discard(tracked)
         self.context.shut_down(subchannel)
 

@@ -96,14 +96,16 @@ class Pick:
     Attributes:
         subchannel: carries the attempt.
         on_end: called once after the attempt has ended, or was given up before it began; like the methods of the
-            policy, in the same task.
+            policy, in the same task. What it raises is logged. When the channel is closed it is not called any more.
 
     Raises:
-        TypeError: there is no subchannel.
+        TypeError: there is no subchannel, or ``on_end`` cannot be called.
     """
 
     subchannel: Subchannel = attrs.field(validator=attrs.validators.instance_of(Subchannel))
-    on_end: Callable[[CallEnd], None] | None = None
+    on_end: Callable[[CallEnd], None] | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.is_callable())
+    )
 
 
 class PolicyContext(Protocol):
@@ -120,7 +122,7 @@ class PolicyContext(Protocol):
         """
 
     def shut_down(self, subchannel: Subchannel) -> None:
-        """Let go of a subchannel: no new calls; those in flight go on. The policy hears of it no more."""
+        """Let go of a subchannel: no new calls; those in flight go on. The policy hears of it no more. Idempotent."""
 
     def publish(
         self,
