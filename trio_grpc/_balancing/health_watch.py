@@ -72,10 +72,11 @@ class HealthWatch:
         subchannel._hold(self._service is not None)
 
     def forget(self, subchannel: Subchannel) -> None:
-        """A subchannel is not the policy's any more."""
-        self._stop(subchannel)
-        self._connected.discard(subchannel)
-        del self._watches[subchannel]
+        """A subchannel is not the policy's any more; maybe it was told twice."""
+        if subchannel in self._watches:
+            self._stop(subchannel)
+            self._connected.discard(subchannel)
+            del self._watches[subchannel]
 
     def set_service(self, service: str | None) -> None:
         """Ask for the health of another service from now on; of the server as a whole with "", of nothing with None."""
