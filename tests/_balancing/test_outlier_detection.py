@@ -135,7 +135,7 @@ class Bench:
         if self.context.state is not State.READY:
             return []
         picker = self.context.pickers[-1]
-        return sorted({number_of(picker(PickInfo("/a.B/C"))) for _ in range(40)})
+        return sorted({number_of(picker(PickInfo("/a.B/C"))) for _ in range(400)})
 
     @property
     def ejected(self) -> list[int]:
@@ -400,7 +400,7 @@ def test_calls_that_say_nothing_are_no_successes_either() -> None:
 def test_the_ends_that_the_child_asks_for_are_told_on() -> None:
     bench = Bench(by_failures(child=LeastRequest()))
     ends: Counter[str] = Counter()
-    for _ in range(200):
+    for _ in range(1000):
         picked = bench.pick()
         assert picked.on_end is not None
         bad = number_of(picked.subchannel) == 3
