@@ -37,6 +37,12 @@ def int_between(low: int, high: int) -> Any:
     return check
 
 
+def flag(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """A validator of a field of a record, which lets True and False pass."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{type(instance).__name__}.{attribute.name} must be bool, not {type(value).__name__}")
+
+
 def _optional_between(low: int, high: int) -> Any:
     return attrs.validators.optional(int_between(low, high))
 
@@ -105,7 +111,7 @@ class Limits:
     initial_connection_window_size: int = attrs.field(
         default=2**20, validator=int_between(_DEFAULT_WINDOW, _MAX_WINDOW)
     )
-    adaptive_window: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
+    adaptive_window: bool = attrs.field(default=True, validator=flag)
     max_frame_size: int = attrs.field(default=262_144, validator=int_between(16_384, 2**24 - 1))
     max_premature_resets: int | None = attrs.field(default=1000, validator=_optional_between(0, 2**31 - 1))
     max_overhead_frames: int | None = attrs.field(default=10_000, validator=_optional_between(0, 2**31 - 1))
@@ -135,11 +141,6 @@ def _seconds(*, or_zero: bool = False) -> Any:
             raise ValueError(f"{name} must be {'0 or more' if or_zero else 'more than 0'} seconds, got {value}")
 
     return check
-
-
-def _flag(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not isinstance(value, bool):
-        raise TypeError(f"{type(instance).__name__}.{attribute.name} must be bool, not {type(value).__name__}")
 
 
 def _raise_time(option: Keepalive | ServerKeepalive, least: float) -> None:
@@ -172,7 +173,7 @@ class Keepalive:
 
     time: float = attrs.field(validator=_seconds())
     timeout: float = attrs.field(default=20.0, validator=_seconds())
-    permit_without_calls: bool = attrs.field(default=False, validator=_flag)
+    permit_without_calls: bool = attrs.field(default=False, validator=flag)
 
     def __attrs_post_init__(self) -> None:
         _raise_time(self, _MIN_KEEPALIVE_TIME)
@@ -219,7 +220,7 @@ class KeepaliveEnforcement:
     """
 
     min_time: float = attrs.field(default=300.0, validator=_seconds(or_zero=True))
-    permit_without_calls: bool = attrs.field(default=False, validator=_flag)
+    permit_without_calls: bool = attrs.field(default=False, validator=flag)
 
 
 @attrs.frozen(kw_only=True)

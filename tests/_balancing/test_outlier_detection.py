@@ -719,7 +719,8 @@ def test_defaults_are_those_of_a50() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "why"),
     [
-        (lambda: by_failures(child="x"), TypeError, "OutlierDetection.child must make a policy, not str"),
+        (lambda: by_failures(child="x"), TypeError, "OutlierDetection.child must be a load balancing policy, not str"),
+        (lambda: by_failures(child=RoundRobin), TypeError, r"the class RoundRobin; RoundRobin\(\) may be meant"),
         (lambda: by_failures(interval=0), ValueError, "OutlierDetection.interval must be more than 0 seconds"),
         (lambda: by_failures(interval=-1), ValueError, "OutlierDetection.interval must be 0 or more seconds, got -1"),
         (lambda: by_failures(interval="10s"), TypeError, "interval must be a number of seconds, not str"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import decimal
 import json
 import math
+from collections.abc import Callable
 from typing import Any, get_args
 
 import attrs
@@ -22,6 +23,7 @@ from trio_grpc import (
     ServiceConfig,
     ServiceConfigError,
     StatusCode,
+    WeightedRoundRobin,
 )
 from trio_grpc._balancing.policies import PolicyName
 
@@ -461,6 +463,10 @@ SIZE = "must be a whole number from 0 to 4294967295"
         ({"healthCheckConfig": "a.B"}, 'healthCheckConfig: must be an object, got "a.B"'),
         ({"healthCheckConfig": {"serviceName": 1}}, "healthCheckConfig.serviceName: must be a string, got 1"),
         (
+            {"healthCheckConfig": {"serviceName": "\ud800"}},
+            'healthCheckConfig.serviceName: must be a string without halves of surrogate pairs, got "\\ud800"',
+        ),
+        (
             {"connectionScaling": {"maxConnectionsPerSubchannel": -1}},
             f"connectionScaling.maxConnectionsPerSubchannel: {SIZE}, got -1",
         ),
@@ -492,3 +498,25 @@ def test_huge_numbers_are_taken_or_refused_as_others_are() -> None:
         values: dict[str, Any] = {"max_tokens": 1, "token_ratio": 1, field: 10**400}
         with pytest.raises(ValueError, match=f"RetryThrottling.{field} must be more than 0"):
             RetryThrottling(**values)
+
+
+def test_a_health_service_has_a_name_that_can_be_sent() -> None:
+    with pytest.raises(ValueError, match=r"HealthCheckConfig.service_name must be .* got '.udc80'"):
+        HealthCheckConfig(service_name="\udc80")
+    with pytest.raises(TypeError, match="service_name must be str, not bytes"):
+        HealthCheckConfig(service_name=b"")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: PickFirst(shuffle_address_list=1), "PickFirst.shuffle_address_list must be bool, not int"),  # type: ignore[arg-type]
+        (
+            lambda: WeightedRoundRobin(enable_oob_load_report="no"),  # type: ignore[arg-type]
+            "WeightedRoundRobin.enable_oob_load_report must be bool, not str",
+        ),
+    ],
+)
+def test_options_that_are_true_or_false(make: Callable[[], object], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        make()

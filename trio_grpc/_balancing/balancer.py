@@ -437,9 +437,6 @@ class _Session(PolicyContext):
         return subchannel
 
     def shut_down(self, subchannel: Subchannel) -> None:
-        if subchannel not in self._subchannels:
-            # Twice, or by a policy that was let go of together with its subchannels.
-            return
         self._subchannels.discard(subchannel)
         self._health.forget(subchannel)
         subchannel._shut_down(retire=True)

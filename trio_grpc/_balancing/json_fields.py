@@ -125,7 +125,7 @@ def boolean(config: Mapping[str, object], name: str, default: DefaultT) -> bool 
 
 
 def text(config: Mapping[str, object], name: str, default: DefaultT) -> str | DefaultT:
-    """Return a field that is a string.
+    """Return a field that is a string, of characters that UTF-8 can have.
 
     Raises:
         ServiceConfigError: it is something else.
@@ -135,7 +135,14 @@ def text(config: Mapping[str, object], name: str, default: DefaultT) -> str | De
         return default
     if not isinstance(value, str):
         raise _wrong(name, "a string", value)
+    if not is_text(value):
+        raise _wrong(name, "a string without halves of surrogate pairs", value)
     return value
+
+
+def is_text(value: str) -> bool:
+    """Whether a string can be sent: JSON, and Python, may have half a surrogate pair in it."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def number(config: Mapping[str, object], name: str, default: DefaultT) -> float | DefaultT:

@@ -29,6 +29,7 @@ from trio_grpc._balancing.policy import (
     PickInfo,
     PolicyContext,
     PolicyFactory,
+    check_factory,
 )
 from trio_grpc._balancing.subchannel import ConnectFailed, Subchannel
 from trio_grpc._options import check_seconds, int_between
@@ -56,8 +57,7 @@ def _interval(record: object, attribute: attrs.Attribute[Any], value: object) ->
 
 
 def _factory(record: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    if not callable(value):
-        raise TypeError(f"{type(record).__name__}.{attribute.name} must make a policy, not {type(value).__name__}")
+    check_factory(f"{type(record).__name__}.{attribute.name}", value, "a load balancing policy")
 
 
 def _optional(kind: type) -> Any:

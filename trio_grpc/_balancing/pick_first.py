@@ -13,6 +13,7 @@ from trio_grpc._balancing.happy_eyeballs import CONNECTION_ATTEMPT_DELAY, interl
 from trio_grpc._balancing.json_fields import boolean
 from trio_grpc._balancing.policy import LoadBalancingPolicy, PolicyContext
 from trio_grpc._balancing.subchannel import Subchannel, all_failed
+from trio_grpc._options import flag
 
 _IDLE = ConnectivityState.IDLE
 _CONNECTING = ConnectivityState.CONNECTING
@@ -33,7 +34,7 @@ class PickFirst:
         shuffle_address_list: shuffle the addresses first, so that many clients spread over them (gRFC A62).
     """
 
-    shuffle_address_list: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    shuffle_address_list: bool = attrs.field(default=False, validator=flag)
 
     @classmethod
     def from_json(cls, config: Mapping[str, object]) -> PickFirst:

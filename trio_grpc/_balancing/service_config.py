@@ -16,6 +16,7 @@ from trio_grpc._balancing.json_fields import (
     boolean,
     duration,
     enum_values,
+    is_text,
     mapping,
     mappings,
     number,
@@ -214,6 +215,12 @@ class RetryThrottling:
     token_ratio: float = attrs.field(converter=_three_decimals, validator=_number())
 
 
+def _check_service_name(owner: HealthCheckConfig, attribute: attrs.Attribute[Any], value: str) -> None:
+    _check_type(owner, attribute, value, str, "str")
+    if not is_text(value):
+        raise FieldError(owner, attribute.name, f"must be without halves of surrogate pairs, got {value!r}")
+
+
 @attrs.frozen(kw_only=True)
 class HealthCheckConfig:
     """Has the channel ask each backend whether it is well, and send it no calls while it is not (gRFC A17).
@@ -222,10 +229,11 @@ class HealthCheckConfig:
         service_name: what the health service is asked about; empty for the server as a whole.
 
     Raises:
-        TypeError: the name is no text.
+        TypeError: the name is no str.
+        ValueError: it has halves of surrogate pairs, which cannot be sent.
     """
 
-    service_name: str = attrs.field(validator=_instance(str, "str"))
+    service_name: str = attrs.field(validator=_check_service_name)
 
 
 @attrs.frozen(kw_only=True)

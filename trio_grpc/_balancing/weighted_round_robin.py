@@ -25,7 +25,7 @@ from trio_grpc._balancing.policy import (
 )
 from trio_grpc._balancing.subchannel import Subchannel
 from trio_grpc._balancing.turns import Turns
-from trio_grpc._options import check_seconds
+from trio_grpc._options import check_seconds, flag
 
 #: Weights are not looked at more often than this (gRFC A58).
 _SHORTEST_UPDATE_PERIOD = 0.1
@@ -76,7 +76,7 @@ class WeightedRoundRobin:
     weight_expiration_period: float = attrs.field(default=180.0, validator=_check_period)
     weight_update_period: float = attrs.field(default=1.0, validator=_check_period)
     error_utilization_penalty: float = attrs.field(default=1.0, validator=_check_penalty)
-    enable_oob_load_report: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    enable_oob_load_report: bool = attrs.field(default=False, validator=flag)
     oob_reporting_period: float = attrs.field(default=10.0, validator=_check_period)
 
     @classmethod
