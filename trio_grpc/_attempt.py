@@ -32,10 +32,20 @@ def call_error(code: StatusCode, message: str) -> RpcError:
     return error
 
 
-def deadline_error(channel: Channel, text: str) -> RpcError:
-    """Return the error for a call whose time was over; where there is no connection, that may be what it waited for."""
+def deadline_error(channel: Channel, text: str, *, begun: bool = True) -> RpcError:
+    """Return the error for a call whose time was over, with what it may have waited for.
+
+    Args:
+        channel: of the call.
+        text: says that its time was over.
+        begun: it may have had its stream already.
+    """
     reason = channel._unready_reason()
-    return call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; not connected: {reason}" if reason else text)
+    if reason:
+        text = f"{text}; not connected: {reason}"
+    elif not begun and (reason := channel._full_reason()):
+        text = f"{text}; no free stream: {reason}"
+    return call_error(StatusCode.DEADLINE_EXCEEDED, text)
 
 
 def outcome_error(outcome: Outcome, stream: Answer, deadline: float = inf) -> BaseException:

@@ -233,7 +233,7 @@ async def _acquire(
         return await acquire_connection(channel, info, wait_for_ready)
     with trio.CancelScope(deadline=expires):
         return await acquire_connection(channel, info, wait_for_ready)
-    raise deadline_error(channel, timeout_text(timeout))
+    raise deadline_error(channel, timeout_text(timeout), begun=False)
 
 
 def timeout_text(timeout: float | None) -> str:

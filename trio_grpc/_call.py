@@ -257,7 +257,7 @@ class Call(Generic[RequestT, ResponseT]):
         with trio.CancelScope(deadline=expires):
             stream = await self._open(min(deadline, expires))
         if stream is None:
-            raise deadline_error(self._factory.channel, DEADLINE_EXCEEDED)
+            raise deadline_error(self._factory.channel, DEADLINE_EXCEEDED, begun=False)
         self._deadline = min(deadline, expires)
         self._timer = call_at(expires, partial(expire, stream, DEADLINE_EXCEEDED))
         return self

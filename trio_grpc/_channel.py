@@ -312,6 +312,10 @@ class Channel:
         """Return why a call would have to wait for a connection right now, empty if it would not."""
         return self._balancer.unready_reason()
 
+    def _full_reason(self) -> str:
+        """Return which peers take no more streams right now, empty if all do."""
+        return self._balancer.full_reason()
+
     async def _sleep(self, seconds: float) -> None:
         """Sleep between two attempts of a call.
 

@@ -47,6 +47,9 @@ from trio_grpc._transport.stream import Outcome
 
 _logger = logging.getLogger("trio_grpc")
 
+#: Peers that an error names one by one.
+_TOLD = 4
+
 
 class Balancer:
     """Gives calls their connections.
@@ -193,6 +196,16 @@ class Balancer:
         if self._session is not None and not self._session.resolved:
             return f"still resolving {self._name.text}"
         return f"still connecting to {self._name.text}"
+
+    def full_reason(self) -> str:
+        """Return which peers have as many streams as they allow, empty if none has; for messages."""
+        full = {
+            f"{connection.peer} allows {connection.table.limit} at a time"
+            for connection in self.connections
+            if connection.table.refusal is None and connection.table.slots_used >= connection.table.limit
+        }
+        more = len(full) - _TOLD
+        return "; ".join(sorted(full)[:_TOLD]) + (f"; and {more} more" if more > 0 else "")
 
     def take_config(self, published: ServiceConfig | ServiceConfigError | None) -> None:
         """Take the service config that the resolver has published with its endpoints, if that is one to be used.
