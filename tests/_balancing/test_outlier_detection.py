@@ -804,3 +804,11 @@ def test_wrong_json_is_refused_with_the_path(fields: dict[str, Any], why: str) -
 def test_a_mere_name_has_no_child() -> None:
     with pytest.raises(ValueError, match="'outlier_detection' has no default for childPolicy"):
         policy_by_name("outlier_detection")
+
+
+def test_looks_are_not_taken_without_a_pause() -> None:
+    bench = Bench(by_failures(interval=1e-6))
+    assert [seconds for seconds, _ in bench.context.timers] == [0.1]
+    bench.now = 0.1
+    bench.context.fire(bench.policy)
+    assert [seconds for seconds, _ in bench.context.timers] == [0.1]

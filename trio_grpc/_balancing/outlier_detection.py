@@ -41,6 +41,8 @@ _IDLE = ConnectivityState.IDLE
 _READY = ConnectivityState.READY
 _FAILED = ConnectivityState.TRANSIENT_FAILURE
 
+#: Looks are not taken more often than this, which would keep a channel busy with nothing else (as with weights, A58).
+_SHORTEST_INTERVAL = 0.1
 #: Counts in a service config are unsigned 32-bit numbers.
 _MOST = 2**32 - 1
 
@@ -52,7 +54,6 @@ def _seconds(record: object, attribute: attrs.Attribute[Any], value: object) -> 
 def _interval(record: object, attribute: attrs.Attribute[Any], value: object) -> None:
     name = f"{type(record).__name__}.{attribute.name}"
     if check_seconds(name, value) == 0:
-        # A50 would allow it, and a channel that does nothing else.
         raise ValueError(f"{name} must be more than 0 seconds")
 
 
@@ -126,7 +127,7 @@ class OutlierDetection:
 
     Attributes:
         child: does the balancing: a policy such as ``RoundRobin()``.
-        interval: seconds between two looks.
+        interval: seconds between two looks; at least 0.1, less is taken as that.
         base_ejection_time: seconds that the first ejection lasts; the n-th lasts n times as long.
         max_ejection_time: seconds that an ejection lasts at most, unless the base is more.
         max_ejection_percent: how many percent of the addresses may be ejected at one time; one always may.
@@ -173,6 +174,10 @@ class OutlierDetection:
             success_rate_ejection=_read_success_rate(config),
             failure_percentage_ejection=_read_failure_percentage(config),
         )
+
+    @property
+    def _interval(self) -> float:
+        return max(self.interval, _SHORTEST_INTERVAL)
 
     @property
     def _counts(self) -> bool:
@@ -354,14 +359,14 @@ class OutlierDetectionPolicy(LoadBalancingPolicy, PolicyContext):
             self._interval_began = now
             for address in self._addresses.values():
                 address.take_counts()
-        wait = max(self._interval_began + self._options.interval - now, 0)
+        wait = max(self._interval_began + self._options._interval - now, 0)
         self._cancel_timer = self.context.call_later(wait, self._sweep)
 
     def _sweep(self) -> None:
         """An interval is over."""
         now = self._interval_began = self._clock()
         options = self._options
-        self._cancel_timer = self.context.call_later(options.interval, self._sweep)
+        self._cancel_timer = self.context.call_later(options._interval, self._sweep)
         tallies = [_Tally(address, *address.take_counts()) for address in self._addresses.values()]
         if self.watches_health:
             if options.success_rate_ejection is not None:
