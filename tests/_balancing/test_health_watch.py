@@ -156,6 +156,18 @@ def test_any_other_answer_fails_and_says_so(status: Any, word: str) -> None:
     assert subchannel.error is None
 
 
+def test_a_policy_is_not_told_again_what_it_knows() -> None:
+    # Each time it would have the addresses resolved again.
+    bench = Bench()
+    bench.new()
+    for status in (ServingStatus.NOT_SERVING, ServingStatus.UNKNOWN, ServingStatus.SERVING):
+        for _ in range(100):
+            bench.calls[0].answer(status)
+    # Another reason is news.
+    failed = State.TRANSIENT_FAILURE
+    assert bench.states == [State.CONNECTING, failed, failed, State.READY]
+
+
 def test_the_server_as_a_whole_has_no_name() -> None:
     bench = Bench("")
     subchannel = bench.new()

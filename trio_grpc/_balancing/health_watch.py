@@ -159,13 +159,14 @@ class HealthWatch:
         if watch.unimplemented and address not in self._silent:
             self._silent.add(address)
             _logger.warning("%s does not serve %s, and counts as healthy while it is connected", address, _PATH)
+        if (state, problem) == (watch.told, watch.problem):
+            # A server may say it again as often as it likes.
+            return
         if state is _FAILED:
             subchannel.error = ConnectFailed(problem)
-        elif state is watch.told:
-            return
         elif state is _READY:
             _clear_error(subchannel)
-        watch.told = state
+        watch.told, watch.problem = state, problem
         subchannel._hold(state is not _READY)
         self._tell(subchannel, state)
 
@@ -184,6 +185,7 @@ class _Watch:
         connection: carries them.
         scope: cancels them.
         told: the state that the policy knows.
+        problem: why, where that is a failure that this watch has told.
         unimplemented: the server does not have the method.
     """
 
@@ -200,6 +202,7 @@ class _Watch:
         self.connection = connection
         self.scope = trio.CancelScope()
         self.told = told
+        self.problem = ""
         self.unimplemented = False
         self._ended = False
         self._name = f"service {service!r}" if service else "the server"
