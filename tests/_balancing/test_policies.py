@@ -113,3 +113,18 @@ def test_what_is_refused(configs: Any, problem: str) -> None:
     with pytest.raises(ServiceConfigError) as caught:
         parse_load_balancing(configs, "here")
     assert str(caught.value) == f"service config: {problem}"
+
+
+def test_policies_around_policies_have_an_end() -> None:
+    def nested(count: int) -> list[Any]:
+        configs: list[Any] = [{"round_robin": {}}]
+        for _ in range(count):
+            configs = [{"outlier_detection": {"childPolicy": configs}}]
+        return configs
+
+    parse_load_balancing(nested(100), "loadBalancingConfig")
+    # A channel could not run it.
+    with pytest.raises(ServiceConfigError) as caught:
+        parse_load_balancing(nested(101), "loadBalancingConfig")
+    assert caught.value.path == "loadBalancingConfig[0].outlier_detection.childPolicy"
+    assert caught.value.problem == "is nested too deeply: there are more than 100 policies around"

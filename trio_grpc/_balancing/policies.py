@@ -28,8 +28,18 @@ PolicyName = Literal[
 ]
 
 
+#: Policies around a policy: as deep as protobuf reads messages by default. Each one tells the next what it is told.
+_DEEPEST = 100
+
+
 def _read_outlier_detection(config: Mapping[str, object]) -> PolicyFactory:
-    return OutlierDetection.from_json(config, parse_child=parse_load_balancing)
+    made = OutlierDetection.from_json(config, parse_child=parse_load_balancing)
+    child, depth = made.child, 1
+    while isinstance(child, OutlierDetection):
+        child, depth = child.child, depth + 1
+    if depth > _DEEPEST:
+        raise ServiceConfigError("childPolicy", f"is nested too deeply: there are more than {_DEEPEST} policies around")
+    return made
 
 
 #: What makes each policy from its part of a service config.
