@@ -842,6 +842,40 @@ async def test_a_policy_of_ones_own(
             await greet(channels["Name"](text="you"))
 
 
+async def test_a_policy_with_a_picker(
+    channels: dict[str, Any],
+    listeners: list[MemoryListener],
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, two = (
+        trio_grpc.Endpoint(name, connect=channels["endpoint_in_memory"](listener).connect)
+        for name, listener in zip(("one", "two"), listeners, strict=True)
+    )
+    made: list[Any] = []
+
+    class Sharded(channels["Sharded"]):  # type: ignore[misc]
+        def __init__(self, context: trio_grpc.PolicyContext) -> None:
+            super().__init__(context)
+            made.append(self)
+
+    channels["Sharded"] = Sharded
+    resolvers = {"test": trio_grpc.testing.ManualResolver(one, two)}
+    monkeypatch.setattr(trio_grpc, "open_channel", partial(trio_grpc.open_channel, resolvers=resolvers))
+    async with channels["open_sharded_channel"]("test:///greeter") as channel:
+        greet = channels["GreeterStub"](channel).Greet
+        await channel.wait_ready()
+        await trio.testing.wait_all_tasks_blocked()
+        for shard, name in (("1", "two"), ("0", "one"), ("3", "two")):
+            async with greet.open(channels["Name"](text="you"), metadata={"shard": shard}) as call:
+                assert (await call.receive()).text == "Hello, you!"
+                assert call.peer == name
+        with pytest.raises(trio_grpc.RpcError, match="a name, please"):
+            await greet(channels["Name"]())
+        await trio.testing.wait_all_tasks_blocked()
+        assert [policy.failures for policy in made] == [1]
+
+
 def test_channels_that_the_page_opens(channels: dict[str, Any]) -> None:
     assert channels["open_balanced_channel"]().target == "greeter.example:50051"
 

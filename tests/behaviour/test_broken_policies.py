@@ -197,3 +197,20 @@ class Next(Telling):
 
     def on_end(self, _: CallEnd) -> None:
         pass
+
+
+async def test_calls_are_told_that_the_policy_has_failed(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Telling):
+        def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+            raise KeyError("weights")
+
+    resolver = ManualResolver(Endpoint("unused"))
+    async with trio_grpc.open_channel("test:///echo", resolvers={"test": resolver}, load_balancing=Broken) as channel:
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await EchoStub(channel).Unary(EchoRequest())
+    assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+    assert caught.value.message == "the load balancing policy failed: KeyError: 'weights' (target test:///echo)"
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "the load balancing policy of the channel to test:///echo failed" in caplog.text

@@ -19,7 +19,7 @@ import trio_grpc
 from tests.support.backends import Backend
 from tests.support.network import Network
 from trio_grpc import ConnectivityState, Endpoint, RpcError, StatusCode
-from trio_grpc.testing import ManualResolver
+from trio_grpc.testing import ManualResolver, MemoryListener
 
 Clock = trio.testing.MockClock
 Start = Callable[[EchoStub], Awaitable[object]]
@@ -226,6 +226,33 @@ async def test_an_endpoint_of_the_wrong_type_is_told(autojump_clock: Clock) -> N
         error = await failure(channel)
         assert error.code is StatusCode.UNAVAILABLE
         assert "failed to resolve test:///x: resolvers publish Endpoint objects, not str" in error.message
+
+
+async def test_a_single_endpoint_is_told_from_a_list_of_one(autojump_clock: Clock) -> None:
+    async def resolver(target: trio_grpc.ResolverTarget, resolution: trio_grpc.Resolution, /) -> None:
+        await trio.lowlevel.checkpoint()
+        resolution.update(Endpoint("127.0.0.1:1"))  # type: ignore[arg-type]
+
+    async with trio_grpc.open_channel("test:///x", resolvers={"test": resolver}) as channel:
+        error = await failure(channel)
+        assert error.code is StatusCode.UNAVAILABLE
+        assert "failed to resolve test:///x: resolvers publish several Endpoint objects" in error.message
+        assert "not a single Endpoint" in error.message
+
+
+async def test_a_resolver_that_fails_later_is_logged(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    listener = MemoryListener()
+    endpoint = Endpoint("one", connect=listener.connect)
+    resolver = ManualResolver(endpoint)
+    async with trio_grpc.open_channel("test:///x", resolvers={"test": resolver}) as channel:
+        channel.connect()
+        await settle()
+        assert caplog.messages == []
+        resolver.fail(KeyError("addresses"))
+        await settle()
+    assert caplog.messages == [
+        "resolving test:///x failed, and what was found before stays: KeyError: 'addresses'",
+    ]
 
 
 @pytest.mark.parametrize(

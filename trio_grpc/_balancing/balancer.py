@@ -364,7 +364,9 @@ class _Session(PolicyContext):
                     function(*args)
                 except Exception as error:
                     _logger.exception("the load balancing policy of the channel to %s failed", self._name.text)
-                    self.publish(ConnectivityState.TRANSIENT_FAILURE, error=error)
+                    failure = ConnectFailed(f"the load balancing policy failed: {type(error).__name__}: {error}")
+                    failure.__cause__ = error
+                    self.publish(ConnectivityState.TRANSIENT_FAILURE, error=failure)
 
     def _report(self, on_end: Callable[[CallEnd], None], outcome: Outcome | None) -> None:
         """An attempt has ended for which the policy had picked; None: it was never made."""
@@ -403,6 +405,9 @@ class _Session(PolicyContext):
     def _on_error(self, error: Exception) -> None:
         assert self._policy is not None
         if self.resolved:
+            # No call fails of it, so nobody else would tell.
+            text = "resolving %s failed, and what was found before stays: %s: %s"
+            _logger.warning(text, self._name.text, type(error).__name__, error)
             self._post(self._policy.resolver_failed, error)
             return
         failure = ConnectFailed(f"failed to resolve {self._name.text}: {str(error) or type(error).__name__}")

@@ -52,6 +52,10 @@ class Resolution:
         Raises:
             TypeError: one of the endpoints is no `Endpoint`, or the service config is none of these.
         """
+        if isinstance(endpoints, Endpoint):
+            raise TypeError(
+                "resolvers publish several Endpoint objects, as in update([endpoint]), not a single Endpoint"
+            )
         published = tuple(endpoints)
         for endpoint in published:
             if not isinstance(endpoint, Endpoint):
