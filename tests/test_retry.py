@@ -59,6 +59,13 @@ def test_tokens_stay_between_nothing_and_all() -> None:
     assert seen[3:] == [0.6, 1.2, 1.8, 2]
 
 
+def test_a_ratio_over_all_tokens_gives_all_of_them_back() -> None:
+    throttle = RetryThrottle(RetryThrottling(max_tokens=3, token_ratio=1e308))
+    throttle.failed()
+    throttle.succeeded()
+    assert throttle.tokens == 3
+
+
 def test_nothing_is_permitted_with_half_of_the_tokens() -> None:
     bucket = throttle(10, 0.1)
     for _ in range(4):

@@ -64,8 +64,9 @@ class RetryThrottle:
 
     def succeeded(self) -> None:
         """A call has ended well, whatever its method."""
-        ratio = round(self._throttling.token_ratio * _MILLI)
-        self._milli = min(self._milli + ratio, round(self._throttling.max_tokens * _MILLI))
+        most = self._throttling.max_tokens
+        ratio = round(min(self._throttling.token_ratio, most) * _MILLI)
+        self._milli = min(self._milli + ratio, round(most * _MILLI))
 
     def failed(self) -> None:
         """An attempt has failed in a way that may come from overload."""
