@@ -214,3 +214,45 @@ async def test_calls_are_told_that_the_policy_has_failed(
     assert caught.value.message == "the load balancing policy failed: KeyError: 'weights' (target test:///echo)"
     assert isinstance(caught.value.__cause__, KeyError)
     assert "the load balancing policy of the channel to test:///echo failed" in caplog.text
+
+
+async def nowhere() -> trio.abc.Stream:
+    raise NotImplementedError
+
+
+class Hasty(LoadBalancingPolicy):
+    """Knows at once that nothing will come of it."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        context.publish(ConnectivityState.TRANSIENT_FAILURE, error=OSError("no licence"))
+
+    def update_endpoints(self, endpoints: Sequence[Endpoint]) -> None:
+        pass
+
+    def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
+        raise NotImplementedError
+
+
+class HastyAndUnfinished(Hasty):
+    """Is not even made."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        raise RuntimeError("half made")
+
+
+async def test_what_a_policy_publishes_when_it_is_made_counts(autojump_clock: Clock) -> None:
+    async with trio_grpc.open_channel(nowhere, load_balancing=Hasty) as channel:
+        with pytest.raises(trio_grpc.RpcError, match="no licence") as caught:
+            await EchoStub(channel).Unary(EchoRequest())
+        assert caught.value.code is trio_grpc.StatusCode.UNAVAILABLE
+        assert channel.state is ConnectivityState.TRANSIENT_FAILURE
+
+
+async def test_what_a_policy_publishes_that_cannot_be_made_does_not_count(autojump_clock: Clock) -> None:
+    async with trio_grpc.open_channel(nowhere, load_balancing=HastyAndUnfinished) as channel:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="half made"):
+                await EchoStub(channel).Unary(EchoRequest())
+            assert channel.state is ConnectivityState.IDLE

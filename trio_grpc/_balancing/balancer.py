@@ -228,10 +228,15 @@ class Balancer:
         """Leave IDLE; in other states nothing happens."""
         if self._session is None:
             session = _Session(self, self._name, self._services)
-            # The user's function: what it raises comes out of here, and leaves everything as it was.
-            session.start(self._make_policy or session.make_switch)
+            # The user's function: what it raises comes out of here, and leaves everything as it was. It may publish.
+            try:
+                session.start(self._make_policy or session.make_switch)
+            except BaseException:
+                self._go_idle()
+                raise
             self._session = session
-            self.connectivity.set(ConnectivityState.CONNECTING)
+            if self.connectivity.state is ConnectivityState.IDLE:
+                self.connectivity.set(ConnectivityState.CONNECTING)
         elif self.connectivity.state is ConnectivityState.IDLE:
             self._session.exit_idle()
 
