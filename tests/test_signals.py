@@ -264,6 +264,13 @@ async def test_a_malformed_grace_is_refused(
     nursery.cancel_scope.cancel()
 
 
+async def test_no_signals_are_refused(nursery: trio.Nursery) -> None:
+    ((server, _),) = await start(nursery, Endless())
+    with pytest.raises(ValueError, match="signals must not be empty"):
+        await drain_on_signal(server, signals=[])
+    nursery.cancel_scope.cancel()
+
+
 async def test_no_server_is_refused() -> None:
     with pytest.raises(TypeError, match="needs a server"):
         await drain_on_signal()

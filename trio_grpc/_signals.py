@@ -47,13 +47,15 @@ async def drain_on_signal(
 
     Raises:
         RuntimeError: this is not the main thread, which alone receives signals.
-        TypeError, ValueError: no server, or a malformed ``grace``.
+        TypeError, ValueError: no server, no signals, or a malformed ``grace``.
     """
     if not servers:
         raise TypeError("drain_on_signal needs a server")
     for server in servers:
         check_kind("server", server, Server)
     check_grace(grace)
+    if not signals:
+        raise ValueError("signals must not be empty: there would be nothing to wait for")
 
     with trio.open_signal_receiver(*signals) as received:
         task_status.started()

@@ -339,3 +339,9 @@ async def test_a_server_that_is_cancelled_ends_watching_too(autojump_clock: Cloc
         server._nursery.cancel_scope.cancel()
         said, error = await ending_of(call)
     assert (said, error.code) == ([], StatusCode.UNAVAILABLE)
+
+
+@pytest.mark.parametrize(("services", "kind"), [("pkg.A", "str"), (Echo(), "Echo")])
+def test_services_are_a_list(services: Any, kind: str) -> None:
+    with pytest.raises(TypeError, match=f"services must be a list of names or servicers, not {kind}"):
+        HealthServicer(services)

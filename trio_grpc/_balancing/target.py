@@ -165,6 +165,10 @@ def parse_host_port(address: str, text: str, default_port: int | None) -> TcpTar
             port_text = rest
     if not host:
         raise ValueError(f"target {text!r} has no host")
+    if "," in host:
+        raise ValueError(f"target {text!r}: several addresses look like ipv4:10.0.0.1:50051,10.0.0.2:50051")
+    if ":" in host and TcpTarget(host, 0).version != 6:
+        raise ValueError(f"target {text!r}: {host!r} is not an IPv6 address")
     if port_text is None:
         if default_port is None:
             raise ValueError(f"address {text!r} has no port")

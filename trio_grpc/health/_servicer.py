@@ -65,7 +65,7 @@ class HealthServicer(Servicer):
             services.
 
     Raises:
-        TypeError: something else stands among the services.
+        TypeError: something else stands among the services, or they are no list.
     """
 
     # Not the generated class as a base: what it infers is not typed enough for a public one.
@@ -77,6 +77,9 @@ class HealthServicer(Servicer):
         self._watchers: dict[str, trio.lowlevel.ParkingLot] = {}
         self._shut_down = False
         self._draining = False
+        if isinstance(services, str) or not isinstance(services, Iterable):
+            # A string would be a list of letters.
+            raise TypeError(f"services must be a list of names or servicers, not {type(services).__name__}")
         for service in services:
             for name in _service_names(service):
                 self._statuses[name] = ServingStatus.SERVING
