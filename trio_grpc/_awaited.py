@@ -14,7 +14,7 @@ import trio
 from trio.lowlevel import checkpoint
 
 from trio_grpc._attempt import acquire_connection, call_error, deadline_error, outcome_error, with_timeout
-from trio_grpc._attempts import Attempts
+from trio_grpc._attempts import Attempts, described
 from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._balancing.service_config import UNRESOLVED
 from trio_grpc._call import CallFactory, expire
@@ -66,6 +66,7 @@ async def run_unary(
     if timeout is not None:
         expires = check_timeout(timeout) + (trio.current_time() if began is None else began)
     transparency: Transparency | None = None
+    last = ""
     sent_fields = fields
     while True:
         connection = channel._connection_nowait()
@@ -73,14 +74,15 @@ async def run_unary(
         if connection is None or not connection.table.acquire_nowait():
             info = PickInfo(factory.method.path, sent_fields)
             try:
-                connection = await _acquire(channel, info, wait_for_ready, expires, timeout)
+                connection = await _acquire(channel, info, wait_for_ready, expires, timeout, last)
             except RpcError as error:
                 delay = None
                 if retries is not None and error.code is StatusCode.UNAVAILABLE:
                     delay = retries.next_delay(error.code, ())
                 if retries is None or delay is None:
                     raise
-                await _pause(channel, delay, expires, timeout, str(error))
+                last = str(error)
+                await _pause(channel, delay, expires, timeout, last)
                 sent_fields = with_previous(fields, retries.previous)
                 continue
         deadline = min(trio.current_effective_deadline(), expires)
@@ -119,7 +121,8 @@ async def run_unary(
                 await checkpoint()
             # Not kept in a variable: the error's traceback has this frame in it.
             raise outcome_error(outcome, stream, deadline)
-        await _pause(channel, delay, expires, timeout, f"{outcome.code.name}: {outcome.message}")
+        last = described(outcome)
+        await _pause(channel, delay, expires, timeout, last)
         sent_fields = with_previous(fields, retries.previous)
 
 
@@ -166,10 +169,7 @@ async def _run_hedged(attempts: Attempts, expires: float, timeout: float | None)
         await attempts.open()
         await attempts.wait_outcome(cancels=True)
     if scope.cancelled_caught:
-        text = timeout_text(timeout)
-        if attempts.last:
-            raise call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; the last attempt ended with {attempts.last}")
-        raise deadline_error(channel, text)
+        raise _time_is_over(channel, timeout, attempts.last)
     outcome = attempts.outcome
     assert outcome is not None
     if outcome.code is StatusCode.OK:
@@ -203,7 +203,7 @@ async def _pause(channel: Channel, delay: float, expires: float, timeout: float 
     with trio.CancelScope(deadline=expires):
         await channel._sleep(delay)
         return
-    raise call_error(StatusCode.DEADLINE_EXCEEDED, f"{timeout_text(timeout)}; the last attempt ended with {last}")
+    raise _time_is_over(channel, timeout, last)
 
 
 async def _wait_in_time(stream: Stream, now: float, deadline: float, expires: float, timeout: float | None) -> None:
@@ -226,14 +226,25 @@ async def _wait_in_time(stream: Stream, now: float, deadline: float, expires: fl
 
 
 async def _acquire(
-    channel: Channel, info: PickInfo, wait_for_ready: bool | None, expires: float, timeout: float | None
+    channel: Channel, info: PickInfo, wait_for_ready: bool | None, expires: float, timeout: float | None, last: str
 ) -> Connection:
     """Return a connection and a slot in its stream table, for a call that has to wait for one."""
     if timeout is None:
         return await acquire_connection(channel, info, wait_for_ready)
     with trio.CancelScope(deadline=expires):
         return await acquire_connection(channel, info, wait_for_ready)
-    raise deadline_error(channel, timeout_text(timeout), begun=False)
+    raise _time_is_over(channel, timeout, last, begun=False)
+
+
+def _time_is_over(channel: Channel, timeout: float | None, last: str, *, begun: bool = True) -> RpcError:
+    """Return the error for a call whose time was over; ``last`` is what an attempt has ended with, if any has.
+
+    See `deadline_error`, too.
+    """
+    text = timeout_text(timeout)
+    if last:
+        return call_error(StatusCode.DEADLINE_EXCEEDED, f"{text}; the last attempt ended with {last}")
+    return deadline_error(channel, text, begun=begun)
 
 
 def timeout_text(timeout: float | None) -> str:

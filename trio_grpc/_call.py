@@ -244,7 +244,8 @@ class Call(Generic[RequestT, ResponseT]):
         deadline = _inherited_deadline()
         began: float | None = None
         factory = self._factory
-        if factory.config is None and factory.channel._service_config is UNRESOLVED:
+        if factory.config is None and factory.channel._service_config is not None:
+            # It was not known when the call was made.
             began = trio.current_time()
             size = 0 if self._first is None else len(self._first[0])
             self._factory = await factory.resolved(self._wait_for_ready, self._timeout, size)

@@ -154,6 +154,24 @@ async def test_the_deadline_covers_all_attempts_and_their_waits(autojump_clock: 
     assert flaky.times == [0, 3]
 
 
+async def test_the_deadline_tells_of_the_last_attempt_also_where_the_next_one_has_no_connection(
+    nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Backend(nursery, "backend")
+    await backend.start(Flaky(FAIL))
+    resolver = ManualResolver(backend.endpoint)
+    config = ServiceConfig(methods=[MethodConfig(retry_policy=retry_policy())])
+    async with trio_grpc.open_channel("test:///a", resolvers={"test": resolver}, service_config=config) as channel:
+        call = Background(nursery, EchoStub(channel).Unary, HELLO, timeout=6, wait_for_ready=True)
+        await trio.sleep(0.5)
+        await backend.stop()
+        error = await call.error()
+    assert (error.code, error.message) == (
+        StatusCode.DEADLINE_EXCEEDED,
+        "deadline of 6 s exceeded; the last attempt ended with UNAVAILABLE: overloaded",
+    )
+
+
 async def test_each_attempt_is_told_what_is_left_of_the_deadline(autojump_clock: Clock) -> None:
     left = []
 

@@ -486,6 +486,27 @@ async def test_the_first_call_waits_for_its_timeout_and_counts_the_wait(
         assert trio.current_time() == pytest.approx(5)
 
 
+@intercepted
+@pytest.mark.parametrize("kind", ["Unary", "ServerStream", "ClientStream", "Bidi"])
+async def test_a_block_that_is_entered_later_learns_what_was_not_known_when_it_was_made(
+    kind: str, interceptors: Sequence[ClientInterceptor], nursery: trio.Nursery, autojump_clock: Clock
+) -> None:
+    backend = Backend(nursery, "backend")
+    await backend.start(Hanging())
+    async with unresolved(interceptors) as (stub, resolver):
+        requests = [EchoRequest()] if kind in ("Unary", "ServerStream") else []
+        call = getattr(stub, kind).open(*requests)
+        resolver.update(backend.endpoint, service_config={"methodConfig": [{"name": [{}], "timeout": "5s"}]})
+        with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"):
+            # What makes the channel resolve the name.
+            await stub.Unary(EchoRequest())
+        began = trio.current_time()
+        with pytest.raises(RpcError, match="DEADLINE_EXCEEDED"), trio.fail_after(10):
+            async with call:
+                await call.receive()
+        assert trio.current_time() - began == pytest.approx(5)
+
+
 @every_kind
 @intercepted
 async def test_the_first_call_learns_that_it_is_to_wait_for_ready(
