@@ -29,7 +29,7 @@ from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import ResponseHeaders
 from trio_grpc._transport.messages import PREFIX_LENGTH, Message, MessageAssembler
-from trio_grpc._transport.stream import Answer, AttemptStream, Outcome, Stream
+from trio_grpc._transport.stream import Answer, Outcome, Stream
 from trio_grpc._transport.waking import wake
 
 
@@ -93,7 +93,7 @@ class Request:
         self.message_limit = message_limit
         self.single_reply = single_reply
 
-    async def open(self, previous: int, kept: Callable[[], bool]) -> AttemptStream | None:
+    async def open(self, previous: int, kept: Callable[[], bool]) -> Stream | None:
         """Open the stream of an attempt after ``previous`` others. Nothing is announced yet.
 
         Args:
@@ -116,9 +116,7 @@ class Request:
             return None
         if self.deadline < inf:
             fields = with_timeout(fields, self.deadline, trio.current_time())
-        stream = connection.open_stream(self.head, fields, self.message_limit, AttemptStream)
-        assert isinstance(stream, AttemptStream)
-        stream.on_head = None
+        stream = connection.open_stream(self.head, fields, self.message_limit)
         stream.single_reply = self.single_reply
         info._watch(stream)
         return stream
@@ -170,7 +168,7 @@ class Attempts:
         retries: Retries | None,
         on_settled: Callable[[Stream], None] | None = None,
     ) -> None:
-        self.live: AttemptStream | None = None
+        self.live: Stream | None = None
         self.settled: bool = False
         self.last: str = ""
         self.on_ended: Callable[[], None] | None = None
@@ -333,7 +331,7 @@ class Attempts:
         request = self.request
         return outcome.closed_locally or request.channel.closed or trio.current_time() >= request.deadline
 
-    def _settle(self, stream: AttemptStream) -> None:
+    def _settle(self, stream: Stream) -> None:
         """The call is committed to this attempt."""
         self.settled = True
         self.live = stream

@@ -14,7 +14,7 @@ from trio.lowlevel import checkpoint
 from trio_grpc._attempts import Attempts, Request, described, unavailable
 from trio_grpc._retry import AttemptRules, Hedges
 from trio_grpc._status import RpcError, StatusCode
-from trio_grpc._transport.stream import AttemptStream, Outcome, Stream
+from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.timers import Timer, call_at
 
 #: Why attempts are given up whose answers are not needed any more.
@@ -43,14 +43,14 @@ class HedgedAttempts(Attempts):
         super().__init__(request, first, None, on_settled)
         self._hedges = hedges
         #: Those under way that have a stream, the oldest first.
-        self._streams: list[AttemptStream] = []
+        self._streams: list[Stream] = []
         #: The tasks of those that have none yet.
         self._opening: dict[int, trio.CancelScope] = {}
         self._launched = 0
         #: For the next one.
         self._timer: Timer | None = None
         #: How the one that failed last did; its stream where it had one.
-        self._failure: tuple[Outcome, AttemptStream | None] | None = None
+        self._failure: tuple[Outcome, Stream | None] | None = None
 
     @property
     def _rules(self) -> AttemptRules:
@@ -109,7 +109,7 @@ class HedgedAttempts(Attempts):
         self._opening.pop(number, None)
         self._failed(outcome, None)
 
-    def _add(self, stream: AttemptStream, previous: int) -> None:
+    def _add(self, stream: Stream, previous: int) -> None:
         self._streams.append(stream)
         self._replay(stream)
         stream.on_head = partial(self._on_head_of, stream)
@@ -119,11 +119,11 @@ class HedgedAttempts(Attempts):
 
     # -- what becomes of them
 
-    def _on_head_of(self, stream: AttemptStream) -> None:
+    def _on_head_of(self, stream: Stream) -> None:
         if stream.head_record is not None and stream.head_record.is_initial:
             self._settle(stream)
 
-    def _on_end_of(self, stream: AttemptStream, previous: int) -> None:
+    def _on_end_of(self, stream: Stream, previous: int) -> None:
         outcome = stream.outcome
         assert outcome is not None
         if self._is_over(outcome):
@@ -139,7 +139,7 @@ class HedgedAttempts(Attempts):
             else:
                 self._failed(outcome, stream)
 
-    def _failed(self, outcome: Outcome, stream: AttemptStream | None) -> None:
+    def _failed(self, outcome: Outcome, stream: Stream | None) -> None:
         """An attempt has failed. The call has, too, where that is fatal or where no other attempt is left."""
         if not self._is_open():
             # It was given up while it failed.
@@ -158,7 +158,7 @@ class HedgedAttempts(Attempts):
             assert self._failure is not None
             self._fail(*self._failure)
 
-    def _fail(self, outcome: Outcome, stream: AttemptStream | None) -> None:
+    def _fail(self, outcome: Outcome, stream: Stream | None) -> None:
         if stream is None:
             self._finish(outcome)
         else:

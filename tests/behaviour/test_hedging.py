@@ -25,10 +25,9 @@ from tests.support.retries import (
     every_kind,
     head_of,
     hedging_policy,
+    is_of_a_call,
 )
 from trio_grpc import RetryThrottling, RpcError, StatusCode
-from trio_grpc._attempts import Attempts
-from trio_grpc._transport.stream import AttemptStream
 from trio_grpc.testing import ErrorCode, ManualResolver, RstStreamFrame, open_channel_pair
 
 Clock = trio.testing.MockClock
@@ -555,9 +554,9 @@ async def test_hedged_calls_leave_no_garbage(autojump_clock: Clock) -> None:
         gc.disable()
         try:
             # Not those of other tests, which may have failed.
-            before = [thing for thing in gc.get_objects() if isinstance(thing, (Attempts, AttemptStream))]
+            before = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
             await run()
-            left = [thing for thing in gc.get_objects() if isinstance(thing, (Attempts, AttemptStream))]
+            left = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
             assert len(left) == len(before)
         finally:
             gc.enable()

@@ -25,11 +25,10 @@ from tests.support.retries import (
     configure,
     every_kind,
     head_of,
+    is_of_a_call,
     retry_policy,
 )
 from trio_grpc import MethodConfig, RetryThrottling, RpcError, ServiceConfig, StatusCode
-from trio_grpc._attempts import Attempts
-from trio_grpc._transport.stream import AttemptStream
 from trio_grpc.testing import ErrorCode, ManualResolver, open_channel_pair
 
 Clock = trio.testing.MockClock
@@ -739,9 +738,9 @@ async def test_calls_that_are_tried_again_leave_no_garbage(autojump_clock: Clock
         gc.disable()
         try:
             # Not those of other tests, which may have failed.
-            before = [thing for thing in gc.get_objects() if isinstance(thing, (Attempts, AttemptStream))]
+            before = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
             await run()
-            left = [thing for thing in gc.get_objects() if isinstance(thing, (Attempts, AttemptStream))]
+            left = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
             assert len(left) == len(before)
         finally:
             gc.enable()

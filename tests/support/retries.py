@@ -24,7 +24,9 @@ from trio_grpc import (
     ServicerContext,
     StatusCode,
 )
+from trio_grpc._attempts import Attempts
 from trio_grpc._balancing.config_in_force import ConfigInForce
+from trio_grpc._transport.stream import Stream
 from trio_grpc.testing import HeadersFrame, ScriptedPeer
 
 Context = ServicerContext[EchoReply]
@@ -275,3 +277,8 @@ async def answer(peer: ScriptedPeer, stream_id: int) -> None:
         await peer.send_response(stream_id)
         await peer.send_message(stream_id, EchoReply(text="done").SerializeToString())
         await peer.send_trailers(stream_id)
+
+
+def is_of_a_call(thing: object) -> bool:
+    """Whether something is part of a call as its client sees it: a stream, or what stands for one."""
+    return isinstance(thing, Attempts) or (isinstance(thing, Stream) and thing.request is None)
