@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -24,7 +25,7 @@ from tests.support.echo import Echo
 from tests.support.program import Program, program
 from tests.test_run import assert_quiet, conversation, expect_unavailable, wait_refused
 from trio_grpc._shared_addresses import SharedAddresses
-from trio_grpc._workers import Restarts, check_workers
+from trio_grpc._workers import Restarts, check_workers, supervise
 from trio_grpc.testing import MemoryListener
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="forks and sends signals")]
@@ -323,6 +324,24 @@ def test_a_system_without_what_it_takes_is_named(monkeypatch: pytest.MonkeyPatch
     check_workers(1)
     with pytest.raises(ValueError, match=f"workers must be 1 on this system, which has no {name}; got 2"):
         trio_grpc.run([Echo()], "127.0.0.1:0", workers=2)
+
+
+def test_a_system_without_room_for_all_pipes_has_those_back_that_it_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = os.pipe, 2
+
+    def pipe() -> tuple[int, int]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.EMFILE, "too many")
+        return real()
+
+    before = sorted(Path("/dev/fd").iterdir())
+    monkeypatch.setattr(os, "pipe", pipe)
+    with pytest.raises(OSError, match="too many"):
+        supervise(1, lambda _: None, grace=None, where="", on_drain=lambda: None)
+    assert left < 0
+    assert sorted(Path("/dev/fd").iterdir()) == before
 
 
 def test_only_the_main_thread_can_have_workers() -> None:

@@ -245,21 +245,24 @@ class _Supervisor:
             OSError: there is no room for it.
         """
         _flush()
-        orders, reports = os.pipe(), os.pipe()
-        os.set_blocking(reports[0], False)
+        ends: list[int] = []
         # A signal that the child gets before it is told apart from us would reach us through its copy of our pipe.
         with _signals_blocked() as mask:
             try:
+                for _ in range(2):
+                    ends.extend(os.pipe())
                 pid = os.fork()
             except BaseException:
-                for end in (*orders, *reports):
+                for end in ends:
                     os.close(end)
                 raise
+            orders_in, orders, reports, reports_out = ends
             if pid == 0:
-                self._become_worker(Link(orders[0], reports[1]), (orders[1], reports[0]), mask)
-        os.close(orders[0])
-        os.close(reports[1])
-        worker.pid, worker.orders, worker.reports = pid, orders[1], reports[0]
+                self._become_worker(Link(orders_in, reports_out), (orders, reports), mask)
+        os.close(orders_in)
+        os.close(reports_out)
+        os.set_blocking(reports, False)
+        worker.pid, worker.orders, worker.reports = pid, orders, reports
         worker.started_at, worker.restart_at, worker.error = time.monotonic(), None, ""
 
     def _become_worker(self, link: Link, ours: tuple[int, int], mask: Iterable[int]) -> NoReturn:
