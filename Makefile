@@ -81,7 +81,7 @@ simulation: env  ## an hour of 200 backends and 50 clients in virtual time, with
 	$(BIN)/python -m tests.simulation $(ARGS)
 
 test-lowest: .venv-lowest/.ready  ## all tests with the oldest releases that pyproject.toml allows
-	.venv-lowest/bin/python -m pytest $(ARGS)
+	.venv-lowest/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 .venv-lowest/.ready: requirements/lowest.txt pyproject.toml
 	@test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
