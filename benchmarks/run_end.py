@@ -178,7 +178,7 @@ async def connect(
             trio_grpc.open_channel(
                 target,
                 ssl_context=ssl_context,
-                server_hostname="localhost",
+                server_hostname=None if ssl_context is None else "localhost",
                 limits=plan.limits,
                 compression=plan.compression,
                 http_proxy=False,

@@ -60,7 +60,7 @@ async def run(name: str, case: Callable[[Client], Awaitable[None]], target: str,
         trio_grpc.open_channel,
         target,
         ssl_context=context,
-        server_hostname=options.server_host_override,
+        server_hostname=options.server_host_override if options.use_tls else None,
         authority=options.server_host_override,
         http_proxy=options.http_proxy,
     )
