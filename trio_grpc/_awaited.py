@@ -39,9 +39,9 @@ async def run_unary(
     fields: list[Field] | tuple[Field, ...],
     wait_for_ready: bool | None,
     timeout: float | None = None,
+    expires: float | None = None,
     retries: Retries | None = None,
     message_limit: int | None = None,
-    began: float | None = None,
 ) -> Stream:
     """Make a unary call.
 
@@ -53,18 +53,17 @@ async def run_unary(
         fields: its metadata.
         wait_for_ready: wait through failed attempts to connect.
         timeout: seconds for all attempts.
+        expires: when they are over; None where they begin now.
         retries: what follows failed attempts; None for transparent retries alone.
         message_limit: bytes of the largest reply, None for the limit of the channel.
-        began: when; None for now.
 
     Returns:
         A stream that has ended with OK.
     """
     channel = factory.channel
     head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
-    expires = inf
-    if timeout is not None:
-        expires = check_timeout(timeout) + (trio.current_time() if began is None else began)
+    if expires is None:
+        expires = inf if timeout is None else trio.current_time() + check_timeout(timeout)
     transparency: Transparency | None = None
     last = ""
     sent_fields = fields
@@ -134,16 +133,19 @@ async def run_configured(
     fields: list[Field] | tuple[Field, ...],
     wait_for_ready: bool | None,
     timeout: float | None = None,
+    expires: float | None = None,
 ) -> Stream:
     """Make a unary call of a channel that has a service config; see `run_unary`."""
     began = trio.current_time()
+    if expires is None:
+        expires = inf if timeout is None else began + check_timeout(timeout)
     if factory.channel._service_config is UNRESOLVED:
-        timeout = factory.choose_timeout(timeout)
-        factory = await factory.resolved(wait_for_ready, timeout, len(data))
+        factory = await factory.resolved(wait_for_ready, max(0.0, expires - began), len(data))
     wait_for_ready = factory.choose_wait_for_ready(wait_for_ready)
-    timeout = factory.choose_timeout(timeout)
+    shortest = factory.choose_timeout(None)
+    if shortest is not None and began + shortest < expires:
+        timeout, expires = shortest, began + shortest
     if factory.hedges(len(data)) is not None:
-        expires = inf if timeout is None else began + timeout
         deadline = min(trio.current_effective_deadline(), expires)
         request = factory.request(encoding, fields, deadline, wait_for_ready)
         return await _run_hedged(factory.attempts(request, (data, compressed)), expires, timeout)
@@ -155,9 +157,9 @@ async def run_configured(
         fields,
         wait_for_ready,
         timeout,
+        expires,
         factory.retries(len(data)),
         factory.receive_limit,
-        began,
     )
 
 

@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from trio_grpc._attempt import deadline_error
 from trio_grpc._awaited import RunUnary, run_configured, run_unary
 from trio_grpc._call import (
     CallFactory,
@@ -345,13 +344,8 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
         encoding = factory.choose_encoding(call.compression)
         data, compressed = factory.serialize(call.request, encoding)
         fields = call._wire_metadata()
-        if call._deadline == inf:
-            stream = await run(factory, data, compressed, encoding, fields, call.wait_for_ready)
-        else:
-            with trio.CancelScope(deadline=call._deadline) as scope:
-                stream = await run(factory, data, compressed, encoding, fields, call.wait_for_ready)
-            if scope.cancelled_caught:
-                raise deadline_error(factory.channel, f"deadline of {call._seconds:g} s exceeded")
+        timeout = None if call._deadline == inf else call._seconds
+        stream = await run(factory, data, compressed, encoding, fields, call.wait_for_ready, timeout, call._deadline)
         call._origin = stream
         call.reply = reply_of(factory, stream)
 

@@ -243,8 +243,10 @@ async def test_statistics_are_of_all_backends(nursery: trio.Nursery, autojump_cl
             statistics = channel.statistics()
             assert (statistics.state, statistics.connections, statistics.streams) == ("ready", 3, 6)
             assert statistics.unconnected == 0
+            # A backend that has just come may have had a turn of its own before the others.
+            assert sum(servicer.entered for servicer in servicers) == 6
+            assert all(servicer.entered for servicer in servicers)
             for servicer in servicers:
-                assert servicer.entered == 2
                 servicer.gate.set()
         assert channel.statistics().streams == 0
 

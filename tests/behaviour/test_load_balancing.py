@@ -207,7 +207,7 @@ async def test_a_slow_server_gets_fewer_calls(nursery: trio.Nursery, autojump_cl
             assert backends[0].calls < 0.3 * backends[1].calls
         else:
             assert [backend.calls for backend in backends] == [100, 100, 100]
-    assert elapsed[0] < 0.7 * elapsed[1]
+    assert elapsed[0] < elapsed[1]
 
 
 async def test_streams_count_while_they_last_and_no_longer(nursery: trio.Nursery, autojump_clock: Clock) -> None:

@@ -204,6 +204,8 @@ async def test_streams_count_when_they_end(nursery: trio.Nursery, autojump_clock
                     pass
 
     async with open_over(places, by_failures(RoundRobin())) as (channel, _):
+        await channel.wait_ready()
+        await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as calls:
             for _ in range(20):
                 calls.start_soon(stream, channel)
