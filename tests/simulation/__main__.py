@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import resource
 import sys
 import time
@@ -34,6 +35,8 @@ def main() -> int:
     )
     # Millions of objects that stay: to look through all of them again and again would take half of the time.
     gc.set_threshold(100_000, 50, 1000)
+    # That name servers do not answer is part of the story, and told for each of the clients.
+    logging.getLogger("trio_grpc").setLevel(logging.ERROR)
     began = time.perf_counter()
     print(*heading(options.seed, scale), sep="\n", flush=True)
     result = simulate(options.seed, scale, log=options.log, on_act=lambda act: print(row(act), flush=True))
