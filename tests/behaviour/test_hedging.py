@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import pytest
@@ -21,11 +20,11 @@ from tests.support.retries import (
     Flaky,
     Operation,
     answer,
+    assert_no_garbage_of_calls,
     configure,
     every_kind,
     head_of,
     hedging_policy,
-    is_of_a_call,
 )
 from trio_grpc import PickInfo, RetryThrottling, RpcError, StatusCode
 from trio_grpc.testing import ErrorCode, ManualResolver, RstStreamFrame, open_channel_pair
@@ -547,18 +546,8 @@ async def test_hedged_calls_leave_no_garbage(autojump_clock: Clock) -> None:
                 with pytest.raises(RpcError):
                     await operation(stub)
             await trio.testing.wait_all_tasks_blocked()
-            # The writer still has the last stream in its hands; now that is one of another kind.
+            # The writer still has the last stream in its hands; now that is the one of a plain call.
             channel._use_config(None)
             await stub.Unary(HELLO)
 
-        await run()
-        gc.collect()
-        gc.disable()
-        try:
-            # Not those of other tests, which may have failed.
-            before = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
-            await run()
-            left = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
-            assert len(left) == len(before)
-        finally:
-            gc.enable()
+        await assert_no_garbage_of_calls(run)

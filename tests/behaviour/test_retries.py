@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from typing import Any
 
@@ -22,10 +21,10 @@ from tests.support.retries import (
     Flaky,
     Operation,
     answer,
+    assert_no_garbage_of_calls,
     configure,
     every_kind,
     head_of,
-    is_of_a_call,
     retry_policy,
 )
 from trio_grpc import MethodConfig, RetryThrottling, RpcError, ServiceConfig, StatusCode
@@ -725,18 +724,8 @@ async def test_calls_that_are_tried_again_leave_no_garbage(autojump_clock: Clock
                 flaky._ends = [FAIL]
                 await operation(stub)
             await trio.testing.wait_all_tasks_blocked()
-            # The writer still has the last stream in its hands; now that is one of another kind.
+            # The writer still has the last stream in its hands; now that is the one of a plain call.
             channel._use_config(None)
             await stub.Unary(HELLO)
 
-        await run()
-        gc.collect()
-        gc.disable()
-        try:
-            # Not those of other tests, which may have failed.
-            before = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
-            await run()
-            left = [thing for thing in gc.get_objects() if is_of_a_call(thing)]
-            assert len(left) == len(before)
-        finally:
-            gc.enable()
+        await assert_no_garbage_of_calls(run)

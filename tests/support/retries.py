@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -279,6 +280,20 @@ async def answer(peer: ScriptedPeer, stream_id: int) -> None:
         await peer.send_trailers(stream_id)
 
 
-def is_of_a_call(thing: object) -> bool:
+def _is_of_a_call(thing: object) -> bool:
     """Whether something is part of a call as its client sees it: a stream, or what stands for one."""
     return isinstance(thing, Attempts) or (isinstance(thing, Stream) and thing.request is None)
+
+
+async def assert_no_garbage_of_calls(run: Callable[[], Awaitable[None]]) -> None:
+    """Make calls twice; the second time, without the collector, leaves nothing of them that the first has not left."""
+    await run()
+    gc.collect()
+    gc.disable()
+    try:
+        # Not those of other tests, which may have failed.
+        before = sum(map(_is_of_a_call, gc.get_objects()))
+        await run()
+        assert sum(map(_is_of_a_call, gc.get_objects())) == before
+    finally:
+        gc.enable()
