@@ -102,6 +102,10 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # the code generator, and how it is started
         "protoc_plugin",
         "protoc",
+        # the command line
+        "cli._main",
+        "cli",
+        "__main__",
         # what a user sees
         "",
         "testing._manual_resolver testing._memory_listener testing._scripted_peer",
@@ -119,6 +123,11 @@ DEPENDENCIES = words("attr attrs google h2 hpack hyperframe outcome trio trio_gr
 
 #: Who may import what, where that is not everybody.  Patterns over room names.
 RESERVED: Mapping[str, str] = {
+    "click": r"cli(\..+)?",
+    "rich": r"cli(\..+)?",
+    "opentelemetry": r"opentelemetry(\..+)?",
+    "prometheus_client": r"prometheus(\..+)?",
+    "grpc": r"grpcio(\..+)?",
     "h2": r"_transport\.(framer|header_codec)",
     "hpack": r"_transport\.(framer|header_codec)",
     "hyperframe": r"_transport\.(framer|header_codec)",
@@ -608,7 +617,9 @@ def test_import_is_light() -> None:
     loaded, threads = json.loads(done.stdout)
     unwanted = re.compile(
         r"(asyncio|grpc|grpc_tools|grpclib|uvloop|sniffio|pytest|hypothesis|unittest|multiprocessing|concurrent|zstandard|backports|dns"
-        r"|trio\.testing|trio_grpc\.(testing|protoc|protoc_plugin|health|reflection|channelz|orca|__main__))(\.|$)"
+        r"|click|rich|opentelemetry|prometheus_client"
+        r"|trio\.testing|trio_grpc\.(testing|protoc|protoc_plugin|health|reflection|channelz|orca|cli|call_log|opentelemetry"
+        r"|prometheus|grpcio|__main__))(\.|$)"
     )
     assert_none([name for name in loaded if unwanted.match(name)], "import trio_grpc brings these along")
     assert threads == 1
