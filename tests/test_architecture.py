@@ -583,6 +583,43 @@ def test_every_public_name_is_documented() -> None:
     assert_none(silent, "public names without a docstring")
 
 
+def test_the_face_loads_what_type_checkers_see() -> None:
+    """One table is for Python and one for type checkers; both say where each name of the face lives."""
+    block = next(node for node in rooms()[""].body if isinstance(node, ast.If))
+    seen = {
+        alias.name: (node.module or "").removeprefix("trio_grpc.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == trio_grpc._HOMES
+    assert set(seen) | {"__version__"} == set(trio_grpc.__all__)
+    assert set(trio_grpc.__all__) <= set(dir(trio_grpc))
+
+
+def test_the_face_knows_no_other_names() -> None:
+    with pytest.raises(AttributeError, match="module 'trio_grpc' has no attribute 'open_chanel'"):
+        trio_grpc.open_chanel  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_each_name_brings_only_what_it_needs() -> None:
+    """A client loads no server, and neither loads workers, or policies and service configs that nobody asked for."""
+    script = (
+        "import json, sys\n"
+        "import trio_grpc\n"
+        "start = [name for name in sys.modules if name.startswith('trio_grpc.')]\n"
+        "trio_grpc.open_channel, trio_grpc.UnaryUnaryMethod\n"
+        "client = set(sys.modules)\n"
+        "trio_grpc.serve, trio_grpc.Servicer\n"
+        "print(json.dumps([start, sorted(client), sorted(sys.modules)]))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    start, client, both = json.loads(done.stdout)
+    assert start == ["trio_grpc._version"]
+    assert not [name for name in client if re.fullmatch(r"trio_grpc\.(_server|_servicer|_handler_pool|_run)", name)]
+    assert not [name for name in both if re.fullmatch(r"trio_grpc\.(_run|_workers|_shared_addresses)", name)]
+
+
 def test_the_face_lists_its_names() -> None:
     """`__all__` is the truth: what stands in the face without being listed is there by accident."""
     assert list(trio_grpc.__all__) == list(dict.fromkeys(trio_grpc.__all__))
@@ -605,12 +642,12 @@ def test_run_takes_what_serve_takes() -> None:
 
 
 def test_import_is_light() -> None:
-    """No optional library, no second event loop, no thread, and no public wing comes along with `import trio_grpc`."""
+    """No optional library, no second event loop, no thread, and no public wing comes along with any public name."""
     script = (
         "import json, sys, threading\n"
         "import trio\n"
         "before = set(sys.modules)\n"
-        "import trio_grpc\n"
+        "from trio_grpc import *\n"
         "print(json.dumps([sorted(set(sys.modules) - before), threading.active_count()]))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
