@@ -20,6 +20,7 @@ COMMANDS = (
     "floor",
     "codec",
     "frames",
+    "imports",
     "ideas",
     "memory",
     "plots",
