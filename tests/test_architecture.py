@@ -38,7 +38,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # words that everything uses
         """
         _metadata _transport.frames _transport.side _transport.allocator _transport.waking _transport.timers
-        _deadline _version _private_pool _compressors
+        _deadline _version _private_pool _compressors _tls_info
         """,
         "_status _zstd",
         "_method _codec _compression",
@@ -59,6 +59,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_message_coding",
         # around one RPC, on either side
         "_interceptors",
+        "_credentials",
+        "_bearer_token",
         # which connection a call goes to
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
@@ -99,6 +101,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_signals _shared_addresses",
         "_workers",
         "_run",
+        # contexts of TLS, for users to make
+        "tls._pem_files",
+        "tls._reloading",
+        "tls._contexts",
+        "tls",
         # the code generator, and how it is started
         "protoc_plugin",
         "protoc",

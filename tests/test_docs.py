@@ -34,6 +34,7 @@ import trio_grpc.orca
 import trio_grpc.protoc
 import trio_grpc.reflection
 import trio_grpc.testing
+import trio_grpc.tls
 from tests.support.network import Network
 from trio_grpc import _compression
 from trio_grpc.testing import MemoryListener, open_channel_pair
@@ -756,6 +757,79 @@ async def test_tls_with_names_and_client_certificates(
     other = await namespace["serve_known_clients"](nursery, "127.0.0.1:0", forwarded, forwarded, trusted)
     with pytest.raises(trio_grpc.RpcError, match=r"the peer refused: .*alert"):
         await greet(namespace["open_forwarded_channel"](other.addresses[0], trusted))
+    server = await namespace["serve_securely"](nursery, "127.0.0.1:0", local, local)
+    port = server.addresses[0].rpartition(":")[2]
+    assert await greet(namespace["open_secure_channel"](f"localhost:{port}", trusted)) == "Hello, you!"
+    strict = namespace["strict_server_context"](local, local)
+    assert strict.minimum_version is ssl.TLSVersion.TLSv1_3
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_handler_that_looks_at_certificates(modules: dict[str, Any], tmp_path: Path) -> None:
+    namespace = execute("tls.md", {**modules, "partial": partial, "ssl": ssl})
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("localhost", "client.example", "other.example"):
+        authority.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(tmp_path / name)
+    trusted = tmp_path / "ca.pem"
+    server_context = trio_grpc.tls.server_context(tmp_path / "localhost", client_authorities=trusted)
+    said: dict[str, str] = {}
+    for name in ("client.example", "other.example"):
+        async with open_channel_pair(
+            namespace["GreeterOfKnown"](),
+            server_ssl_context=server_context,
+            ssl_context=trio_grpc.tls.client_context(trusted, certificate=tmp_path / name),
+            server_hostname="localhost",
+        ) as (channel, _):
+            try:
+                said[name] = (await namespace["GreeterStub"](channel).Greet(namespace["Name"](text="you"))).text
+            except trio_grpc.RpcError as error:
+                said[name] = str(error)
+    assert said == {"client.example": "Hello, you!", "other.example": "PERMISSION_DENIED: this is not for you"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# credentials.md
+
+
+async def test_tokens_that_are_fetched_and_credentials_of_single_calls(
+    modules: dict[str, Any], tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+    issued = 0
+
+    async def ask_the_issuer() -> dict[str, Any]:
+        nonlocal issued
+        await trio.lowlevel.checkpoint()
+        issued += 1
+        return {"access_token": f"token-{issued}", "expires_in": 3600}
+
+    async def note(context: Any, proceed: Any) -> None:
+        seen.append(context.metadata.get_all("authorization"))
+        await proceed()
+
+    names = {**modules, "ask_the_issuer": ask_the_issuer, "make_signature": "signed-for-{}".format}
+    namespace = execute("credentials.md", names)
+    authority = trustme.CA()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    client_context = ssl.create_default_context()
+    authority.configure_trust(client_context)
+    server: trio_grpc.Server = await nursery.start(
+        partial(trio_grpc.serve, ssl_context=context, interceptors=[note]), [namespace["Greeter"]()], "127.0.0.1:0"
+    )
+    reply = await namespace["greet_with_token"](server.addresses[0], client_context)
+    assert reply.text == "Hello, you!"
+    async with trio_grpc.open_channel(
+        server.addresses[0], ssl_context=client_context, credentials=namespace["sign"]
+    ) as channel:
+        stub = namespace["GreeterStub"](channel)
+        await namespace["greet_as"](stub, "users-own")
+    service = namespace["GreeterStub"](channel).Greet.method.path.rpartition("/")[0]
+    assert seen == [
+        ("Bearer token-1",),
+        (f"Bearer signed-for-https://{server.addresses[0]}{service}", "Bearer users-own"),
+    ]
     nursery.cancel_scope.cancel()
 
 
@@ -1178,7 +1252,7 @@ async def test_a_quiet_day(keepalive: dict[str, Any], autojump_clock: trio.testi
 
 @pytest.mark.parametrize(
     "module",
-    [trio_grpc, trio_grpc.health, trio_grpc.orca, trio_grpc.reflection, trio_grpc.testing],
+    [trio_grpc, trio_grpc.health, trio_grpc.orca, trio_grpc.reflection, trio_grpc.testing, trio_grpc.tls],
     ids=lambda module: module.__name__,
 )
 def test_the_reference_has_every_public_name(module: Any) -> None:

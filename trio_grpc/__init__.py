@@ -41,6 +41,7 @@ if typing.TYPE_CHECKING:
     from trio_grpc._balancing.subchannel import Subchannel as Subchannel
     from trio_grpc._balancing.target import ResolverTarget as ResolverTarget
     from trio_grpc._balancing.weighted_round_robin import WeightedRoundRobin as WeightedRoundRobin
+    from trio_grpc._bearer_token import BearerToken as BearerToken
     from trio_grpc._call import StreamStreamCall as StreamStreamCall
     from trio_grpc._call import StreamUnaryCall as StreamUnaryCall
     from trio_grpc._call import UnaryStreamCall as UnaryStreamCall
@@ -56,6 +57,9 @@ if typing.TYPE_CHECKING:
     from trio_grpc._compression import Compressor as Compressor
     from trio_grpc._compression import DecompressedTooLarge as DecompressedTooLarge
     from trio_grpc._compression import register_compressor as register_compressor
+    from trio_grpc._credentials import CallCredentials as CallCredentials
+    from trio_grpc._credentials import CallCredentialsLike as CallCredentialsLike
+    from trio_grpc._credentials import CallInfo as CallInfo
     from trio_grpc._interceptors import ClientInterceptor as ClientInterceptor
     from trio_grpc._interceptors import InterceptedCall as InterceptedCall
     from trio_grpc._interceptors import Proceed as Proceed
@@ -84,9 +88,14 @@ if typing.TYPE_CHECKING:
     from trio_grpc._stub import StreamUnaryMethod as StreamUnaryMethod
     from trio_grpc._stub import UnaryStreamMethod as UnaryStreamMethod
     from trio_grpc._stub import UnaryUnaryMethod as UnaryUnaryMethod
+    from trio_grpc._tls_info import TlsInfo as TlsInfo
 
 __all__ = (
+    "BearerToken",
+    "CallCredentials",
+    "CallCredentialsLike",
     "CallEnd",
+    "CallInfo",
     "Cardinality",
     "Channel",
     "ChannelStatistics",
@@ -147,6 +156,7 @@ __all__ = (
     "StreamUnaryMethod",
     "Subchannel",
     "SuccessRateEjection",
+    "TlsInfo",
     "UnaryStreamCall",
     "UnaryStreamMethod",
     "UnaryUnaryCall",
@@ -190,6 +200,7 @@ _HOMES = {
     "Subchannel": "_balancing.subchannel",
     "ResolverTarget": "_balancing.target",
     "WeightedRoundRobin": "_balancing.weighted_round_robin",
+    "BearerToken": "_bearer_token",
     "StreamStreamCall": "_call",
     "StreamUnaryCall": "_call",
     "UnaryStreamCall": "_call",
@@ -205,6 +216,9 @@ _HOMES = {
     "Compressor": "_compression",
     "DecompressedTooLarge": "_compression",
     "register_compressor": "_compression",
+    "CallCredentials": "_credentials",
+    "CallCredentialsLike": "_credentials",
+    "CallInfo": "_credentials",
     "ClientInterceptor": "_interceptors",
     "InterceptedCall": "_interceptors",
     "Proceed": "_interceptors",
@@ -233,6 +247,7 @@ _HOMES = {
     "StreamUnaryMethod": "_stub",
     "UnaryStreamMethod": "_stub",
     "UnaryUnaryMethod": "_stub",
+    "TlsInfo": "_tls_info",
 }
 
 

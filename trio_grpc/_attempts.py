@@ -24,6 +24,7 @@ from trio_grpc._channel import Channel
 from trio_grpc._message_coding import Source
 from trio_grpc._retry import AttemptRules, Retries, Transparency, with_previous
 from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport.control_buffer import WRITE_QUOTA
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
@@ -399,6 +400,10 @@ class Attempts:
     @property
     def peer(self) -> str:
         return "" if self.live is None else self.live.peer
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        return None if self.live is None else self.live.tls
 
     @property
     def left_table(self) -> bool:

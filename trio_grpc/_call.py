@@ -36,6 +36,7 @@ from trio_grpc._method import Method
 from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._retry import Hedges, Retries
 from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.stream import Outcome, Stream
@@ -326,6 +327,11 @@ class Call(Generic[RequestT, ResponseT]):
     def peer(self) -> str:
         """The peer's address; empty before the block is entered."""
         return "" if self._stream is None else self._stream.peer
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS has found out about the server; None in plaintext, and before there is a connection."""
+        return None if self._stream is None else self._stream.tls
 
     @property
     def response_compressed(self) -> bool:

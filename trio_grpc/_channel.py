@@ -30,6 +30,7 @@ from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
 from trio_grpc._codec import Codec, choose_codec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
+from trio_grpc._credentials import Attacher, CallCredentialsLike
 from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._options import Keepalive, Limits, check_ascii, check_kind, check_text, option_or_default
@@ -41,6 +42,7 @@ from trio_grpc._transport.headers import request_template
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.timers import Timer, keep_task
+from trio_grpc._transport.tls import tls_info
 from trio_grpc._version import USER_AGENT
 
 _logger = logging.getLogger("trio_grpc")
@@ -109,6 +111,7 @@ class Channel:
         resolvers: Mapping[str, Resolver] | None,
         idle_timeout: float | None,
         interceptors: Iterable[ClientInterceptor],
+        credentials: CallCredentialsLike | None,
         retries: bool,
     ) -> None:
         # Before anything can fail: `__del__` looks at it.
@@ -142,6 +145,12 @@ class Channel:
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
         self._interceptors = check_interceptors(interceptors)
+        #: Makes what attaches credentials to calls. As gRPC's local credentials, a unix socket needs no TLS.
+        self._attacher = Attacher(
+            self.target, secure=ssl_context is not None or name.local, scheme=self._scheme, authority=self._authority
+        )
+        if credentials is not None:
+            self._use_credentials(credentials)
         #: What calls look at: one attribute for all of it, None where there is none.
         self._service_config: ServiceConfig | None = None
         self._retry_throttle: RetryThrottle | None = None
@@ -370,18 +379,26 @@ class Channel:
         throttling = None if config is None else config.retry_throttling
         self._retry_throttle = RetryThrottle.of(throttling, self._retry_throttle)
 
+    def _use_credentials(self, credentials: CallCredentialsLike) -> None:
+        """Attach credentials to all calls of stubs that are made from now on."""
+        self._interceptors = (*self._interceptors, self._attacher.attach(credentials))
+
     # -- connecting
 
     async def _connect(self, endpoint: Endpoint, on_draining: Callable[[], None]) -> Connection:
+        stream = await self._dialer.dial(endpoint._dialled)
+        # Before it is wrapped: that takes the socket out of a plain one.
+        tls = tls_info(stream)
         return Connection(
             Side.CLIENT,
-            wrap(await self._dialer.dial(endpoint._dialled)),
+            wrap(stream),
             self.limits,
             peer=endpoint.address,
             handshake_timeout=CONNECT_TIMEOUT,
             on_draining=on_draining,
             keepalive=self._keepalive,
             on_too_many_pings=partial(self._slow_down, self._keepalive),
+            tls=tls,
         )
 
     def _describe(self, endpoint: Endpoint) -> str:
@@ -463,6 +480,7 @@ def open_channel(
     resolvers: Mapping[str, Resolver] | None = None,
     idle_timeout: float | None = _IDLE_TIMEOUT,
     interceptors: Iterable[ClientInterceptor] = (),
+    credentials: CallCredentialsLike | None = None,
     retries: bool = True,
 ) -> Channel:
     """Open a channel for the length of an ``async with`` block.
@@ -500,6 +518,8 @@ def open_channel(
         idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
             least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
         interceptors: run around every call, the first of them outermost.
+        credentials: asked for metadata by each call, such as `BearerToken`; or an async callable that is given a
+            `CallInfo` and returns metadata. They take ``ssl_context`` or a unix socket, unless they allow plaintext.
         retries: False turns off the retries and hedges that a service config asks for (C-core's
             ``grpc.enable_retries``). A call that the server has certainly not run is repeated all the same.
 
@@ -507,7 +527,8 @@ def open_channel(
         A `Channel`, to be entered with ``async with``.
 
     Raises:
-        ValueError: the target, the metadata or an option is malformed; the message names it.
+        ValueError: the target, the metadata or an option is malformed, or there are credentials but no TLS; the message
+            names it.
         TypeError: the target or an option is of none of these types.
         ModuleNotFoundError: the target names a name server, or there is ``service_config_from_dns``: both take
             dnspython (``pip install 'trio-grpc[dns]'``).
@@ -530,6 +551,7 @@ def open_channel(
         resolvers=resolvers,
         idle_timeout=idle_timeout,
         interceptors=interceptors,
+        credentials=credentials,
         retries=retries,
     )
 

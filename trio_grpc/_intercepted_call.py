@@ -23,7 +23,7 @@ from trio_grpc._call import (
     UnaryUnaryCall,
 )
 from trio_grpc._compression import Compression
-from trio_grpc._interceptors import InterceptedCall, intercept
+from trio_grpc._interceptors import ClientInterceptor, InterceptedCall, intercept
 from trio_grpc._message_coding import MappingCoder
 from trio_grpc._status import RpcError
 
@@ -92,12 +92,19 @@ class _Drive:
 class _Block(Call[RequestT, ResponseT]):
     """What the four kinds have in common: entering and leaving run the interceptors."""
 
-    __slots__ = ("_compression", "_coroutine", "_error", "_request", "_task")
+    __slots__ = ("_compression", "_coroutine", "_error", "_interceptors", "_request", "_task")
 
-    def __init__(self, plain: Call[RequestT, ResponseT], compression: Compression | str | None, request: Any) -> None:
+    def __init__(
+        self,
+        plain: Call[RequestT, ResponseT],
+        interceptors: Any,
+        compression: Compression | str | None,
+        request: Any,
+    ) -> None:
         # The plain call has checked all arguments: what is wrong must fail where it is made.
         for name in Call.__slots__:
             setattr(self, name, getattr(plain, name))
+        self._interceptors: tuple[ClientInterceptor, ...] = interceptors
         self._compression = compression
         self._request = request
         self._coroutine: Coroutine[Any, Any, None] | None = None
@@ -109,7 +116,6 @@ class _Block(Call[RequestT, ResponseT]):
         if self._coroutine is not None or self._closed:
             raise RuntimeError("a call can be entered only once")
         factory = self._factory
-        interceptors = factory.channel._interceptors
         call = InterceptedCall(
             factory.method,
             awaited=False,
@@ -120,7 +126,7 @@ class _Block(Call[RequestT, ResponseT]):
             compression=self._compression,
         )
         self._task = trio.lowlevel.current_task()
-        self._coroutine = intercept(call, interceptors, self._run)
+        self._coroutine = intercept(call, self._interceptors, self._run)
         try:
             paused = await _Drive(self._coroutine)
         except RpcError as error:

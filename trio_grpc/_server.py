@@ -39,7 +39,7 @@ from trio_grpc._transport.connection import FAREWELL_TIME, Connection
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.stream import Stream
-from trio_grpc._transport.tls import TlsError, offer_h2, start_tls
+from trio_grpc._transport.tls import TlsError, offer_h2, start_tls, tls_info
 
 _logger = logging.getLogger("trio_grpc")
 
@@ -220,6 +220,7 @@ class Server:
             keepalive=self._keepalive,
             enforcement=self._keepalive_enforcement,
             lifetime=self._connection_lifetime,
+            tls=tls_info(stream),
         )
         self._connections[connection] = pool
         # Reader and writer outlive the handlers, so that a `finally` in a handler can still answer its call.

@@ -21,6 +21,7 @@ from trio_grpc._metadata import Metadata, MetadataError, MetadataLike, encode_me
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
+from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import NO_TEMPLATE, Field, HeaderTemplate
 from trio_grpc._transport.headers import (
@@ -189,6 +190,11 @@ class ServicerContext(Generic[ResponseT_contra]):
     def peer(self) -> str:
         """The client's address."""
         return self._stream.peer
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS has found out about the client, its certificate included; None in plaintext."""
+        return self._stream.tls
 
     @property
     def request_compressed(self) -> bool:

@@ -19,6 +19,7 @@ from trio_grpc._call import (
 )
 from trio_grpc._channel import Channel
 from trio_grpc._compression import Compression
+from trio_grpc._credentials import CallCredentialsLike
 from trio_grpc._intercepted_call import (
     InterceptedStreamStreamCall,
     InterceptedStreamUnaryCall,
@@ -26,7 +27,7 @@ from trio_grpc._intercepted_call import (
     InterceptedUnaryUnaryCall,
     factory_for,
 )
-from trio_grpc._interceptors import End, InterceptedCall, intercept
+from trio_grpc._interceptors import ClientInterceptor, End, InterceptedCall, intercept
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Method
 from trio_grpc._options import check_kind, check_timeout
@@ -68,6 +69,13 @@ class _Method(Generic[RequestT, ResponseT]):
         self._factory: CallFactory[RequestT, ResponseT] = CallFactory(channel, method)
         self.method: Method[RequestT, ResponseT] = method
 
+    def _intercepted(self, cls: type[MethodT]) -> MethodT:
+        """Return this method for one call with interceptors, where the channel has none."""
+        twin = object.__new__(cls)
+        twin._factory = self._factory
+        twin.method = self.method
+        return twin
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.method.path} on {self._factory.channel!r}>"
 
@@ -86,6 +94,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> ResponseT:
         """Call the method and wait for its reply.
 
@@ -98,6 +107,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             metadata: sent with the request.
             wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
             compression: algorithm for the request; None for the channel's.
+            credentials: asked for metadata, beside those of the channel.
 
         Returns:
             The reply.
@@ -107,6 +117,16 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             trio.ClosedResourceError: the channel is closed.
             TypeError, ValueError: an argument is malformed.
         """
+        if credentials is not None:
+            reply: ResponseT = await self._intercepted(InterceptedUnaryUnaryMethod)(
+                request,
+                timeout=timeout,
+                metadata=metadata,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+                credentials=credentials,
+            )
+            return reply
         factory = self._factory
         run: RunUnary = run_unary
         if factory.channel._service_config is not None:
@@ -129,6 +149,7 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> UnaryUnaryCall[RequestT, ResponseT]:
         """Return a call object, to be entered with ``async with``: for the reply together with its metadata.
 
@@ -138,6 +159,15 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
             RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
             TypeError, ValueError: an argument is malformed.
         """
+        if credentials is not None:
+            return self._intercepted(InterceptedUnaryUnaryMethod).open(
+                request,
+                timeout=timeout,
+                metadata=metadata,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+                credentials=credentials,
+            )
         factory = self._factory.configured()
         encoding = factory.choose_encoding(compression)
         first = factory.serialize(request, encoding)
@@ -158,6 +188,7 @@ class UnaryStreamMethod(_Method[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> UnaryStreamCall[RequestT, ResponseT]:
         """Return a call object, to be entered with ``async with`` and iterated over.
 
@@ -167,11 +198,21 @@ class UnaryStreamMethod(_Method[RequestT, ResponseT]):
             metadata: sent with the request.
             wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
             compression: algorithm for the request; None for the channel's.
+            credentials: asked for metadata, beside those of the channel.
 
         Raises:
             RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
             TypeError, ValueError: an argument is malformed.
         """
+        if credentials is not None:
+            return self._intercepted(InterceptedUnaryStreamMethod).open(
+                request,
+                timeout=timeout,
+                metadata=metadata,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+                credentials=credentials,
+            )
         factory = self._factory.configured()
         encoding = factory.choose_encoding(compression)
         first = factory.serialize(request, encoding)
@@ -194,6 +235,7 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> ResponseT:
         """Send all requests and wait for the reply.
 
@@ -206,6 +248,7 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
             metadata: sent with the request.
             wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
             compression: algorithm for the requests; None for the channel's.
+            credentials: asked for metadata, beside those of the channel.
 
         Returns:
             The reply.
@@ -215,6 +258,16 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
             trio.ClosedResourceError: the channel is closed.
             TypeError, ValueError: an argument is malformed.
         """
+        if credentials is not None:
+            reply: ResponseT = await self._intercepted(InterceptedStreamUnaryMethod)(
+                requests,
+                timeout=timeout,
+                metadata=metadata,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+                credentials=credentials,
+            )
+            return reply
         iterator: Iterator[RequestT] | None = None
         if not isinstance(requests, AsyncIterable):
             try:
@@ -252,6 +305,7 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> StreamUnaryCall[RequestT, ResponseT]:
         """Return a call object, to be entered with ``async with``: `send`, `done_sending`, then `receive` the reply.
 
@@ -260,6 +314,14 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         Raises:
             TypeError, ValueError: an argument is malformed.
         """
+        if credentials is not None:
+            return self._intercepted(InterceptedStreamUnaryMethod).open(
+                timeout=timeout,
+                metadata=metadata,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+                credentials=credentials,
+            )
         factory = self._factory.configured()
         encoding = factory.choose_encoding(compression)
         return StreamUnaryCall(factory, None, encoding, timeout, metadata, wait_for_ready)
@@ -277,6 +339,7 @@ class StreamStreamMethod(_Method[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> StreamStreamCall[RequestT, ResponseT]:
         """Return a call object, to be entered with ``async with``: `send` and `receive` as you like.
 
@@ -285,10 +348,19 @@ class StreamStreamMethod(_Method[RequestT, ResponseT]):
             metadata: sent with the request.
             wait_for_ready: wait through failed connection attempts instead of raising UNAVAILABLE.
             compression: algorithm for the requests; None for the channel's.
+            credentials: asked for metadata, beside those of the channel.
 
         Raises:
             TypeError, ValueError: an argument is malformed.
         """
+        if credentials is not None:
+            return self._intercepted(InterceptedStreamStreamMethod).open(
+                timeout=timeout,
+                metadata=metadata,
+                wait_for_ready=wait_for_ready,
+                compression=compression,
+                credentials=credentials,
+            )
         factory = self._factory.configured()
         encoding = factory.choose_encoding(compression)
         return StreamStreamCall(factory, None, encoding, timeout, metadata, wait_for_ready)
@@ -299,16 +371,22 @@ class StreamStreamMethod(_Method[RequestT, ResponseT]):
 # -- the same for channels with interceptors
 
 
-async def _run_awaited(factory: CallFactory[Any, ResponseT], call: InterceptedCall, end: End) -> ResponseT:
+def _around(channel: Channel, credentials: CallCredentialsLike | None) -> tuple[ClientInterceptor, ...]:
+    """Return the interceptors of a call that has credentials of its own, or None."""
+    if credentials is None:
+        return channel._interceptors
+    return (*channel._interceptors, channel._attacher.attach(credentials))
+
+
+async def _run_awaited(interceptors: tuple[ClientInterceptor, ...], call: InterceptedCall, end: End) -> Any:
     """Run an awaited call through the interceptors of its channel."""
     try:
-        await intercept(call, factory.channel._interceptors, end)
+        await intercept(call, interceptors, end)
     except RpcError as error:
         # See `RpcError.received`: for a handler this is the error of a call that it made.
         error.received = True
         raise
-    reply: ResponseT = call.reply
-    return reply
+    return call.reply
 
 
 class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
@@ -325,7 +403,9 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> ResponseT:
+        interceptors = _around(self._factory.channel, credentials)
         call = InterceptedCall(
             self.method,
             awaited=True,
@@ -335,7 +415,8 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
             wait_for_ready=wait_for_ready,
             compression=compression,
         )
-        return await _run_awaited(self._factory, call, self._attempt)
+        reply: ResponseT = await _run_awaited(interceptors, call, self._attempt)
+        return reply
 
     async def _attempt(self, call: InterceptedCall) -> None:
         """Make the call itself."""
@@ -350,8 +431,9 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
         call.reply = reply_of(factory, stream)
 
     def open(self, request: RequestT, /, **options: Any) -> UnaryUnaryCall[RequestT, ResponseT]:
+        around = _around(self._factory.channel, options.pop("credentials", None))
         call = super().open(request, **options)
-        return InterceptedUnaryUnaryCall(call, options.get("compression"), request)
+        return InterceptedUnaryUnaryCall(call, around, options.get("compression"), request)
 
 
 class InterceptedUnaryStreamMethod(UnaryStreamMethod[RequestT, ResponseT]):
@@ -360,8 +442,9 @@ class InterceptedUnaryStreamMethod(UnaryStreamMethod[RequestT, ResponseT]):
     __slots__ = ()
 
     def __call__(self, request: RequestT, /, **options: Any) -> UnaryStreamCall[RequestT, ResponseT]:
+        around = _around(self._factory.channel, options.pop("credentials", None))
         call = super().__call__(request, **options)
-        return InterceptedUnaryStreamCall(call, options.get("compression"), request)
+        return InterceptedUnaryStreamCall(call, around, options.get("compression"), request)
 
     open = __call__
 
@@ -380,6 +463,7 @@ class InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
         metadata: MetadataLike | None = None,
         wait_for_ready: bool | None = None,
         compression: Compression | str | None = None,
+        credentials: CallCredentialsLike | None = None,
     ) -> ResponseT:
         async def attempt(call: InterceptedCall) -> None:
             sender = _Sender.of(factory_for(self._factory.configured(), call))
@@ -394,6 +478,7 @@ class InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
             finally:
                 call._origin = sender.stream
 
+        interceptors = _around(self._factory.channel, credentials)
         call = InterceptedCall(
             self.method,
             awaited=True,
@@ -403,10 +488,12 @@ class InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
             wait_for_ready=wait_for_ready,
             compression=compression,
         )
-        return await _run_awaited(self._factory, call, attempt)
+        reply: ResponseT = await _run_awaited(interceptors, call, attempt)
+        return reply
 
     def open(self, **options: Any) -> StreamUnaryCall[RequestT, ResponseT]:
-        return InterceptedStreamUnaryCall(super().open(**options), options.get("compression"), None)
+        around = _around(self._factory.channel, options.pop("credentials", None))
+        return InterceptedStreamUnaryCall(super().open(**options), around, options.get("compression"), None)
 
 
 class _Sender(StreamUnaryMethod[RequestT, ResponseT]):
@@ -440,7 +527,8 @@ class InterceptedStreamStreamMethod(StreamStreamMethod[RequestT, ResponseT]):
     __slots__ = ()
 
     def __call__(self, **options: Any) -> StreamStreamCall[RequestT, ResponseT]:
-        return InterceptedStreamStreamCall(super().__call__(**options), options.get("compression"), None)
+        around = _around(self._factory.channel, options.pop("credentials", None))
+        return InterceptedStreamStreamCall(super().__call__(**options), around, options.get("compression"), None)
 
     open = __call__
 

@@ -17,6 +17,7 @@ from trio_grpc._balancing.target import (
     DEFAULT_PORT,
     ResolverTarget,
     TcpTarget,
+    UnixTarget,
     parse_addresses,
     parse_host_port,
     parse_target,
@@ -62,6 +63,14 @@ class Name:
     target: ResolverTarget
     address: TcpTarget | None = None
     custom: bool = False
+
+    @property
+    def local(self) -> bool:
+        """Whether all that is sent there stays in this machine, between its users: unix sockets, and nothing else."""
+        resolver = self.resolver
+        return isinstance(resolver, StaticResolver) and all(
+            isinstance(endpoint._dialled, UnixTarget) for endpoint in resolver.endpoints
+        )
 
 
 def resolve_name(text: str, resolvers: Mapping[str, Resolver], *, service_config_from_dns: bool = False) -> Name:

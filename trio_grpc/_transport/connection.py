@@ -15,6 +15,7 @@ from trio.lowlevel import enable_ki_protection
 
 from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._status import StatusCode
+from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport import frames
 from trio_grpc._transport.byte_stream import ByteStream
 from trio_grpc._transport.control_buffer import ControlBuffer, Farewell, RawFrame
@@ -67,6 +68,7 @@ class Connection:
         enforcement: how often the peer may ask (server); None for as often as it likes.
         lifetime: when to end it although nothing is wrong (server); None for never.
         on_too_many_pings: called when the peer says that keepalive asks too often (client).
+        tls: what TLS knows of the peer, for the streams; None in plaintext.
 
     Attributes:
         ready: set when the peer's SETTINGS have arrived.
@@ -129,6 +131,7 @@ class Connection:
         enforcement: KeepaliveEnforcement | None = None,
         lifetime: ConnectionLifetime | None = None,
         on_too_many_pings: Callable[[], None] | None = None,
+        tls: TlsInfo | None = None,
     ) -> None:
         self.side = side
         self.peer = peer
@@ -168,6 +171,7 @@ class Connection:
         self._keepalive: KeepaliveTimer | None = None
         if keepalive is not None and keepalive.time < inf:
             self._keepalive = self._make_keepalive(keepalive)
+        self.table.tls = tls
         self.incoming: IncomingWindows = IncomingWindows(
             limits.initial_window_size, limits.initial_connection_window_size, adaptive=limits.adaptive_window
         )

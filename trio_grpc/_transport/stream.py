@@ -26,6 +26,7 @@ from trio.lowlevel import (
 )
 
 from trio_grpc._status import StatusCode
+from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport import frames
 from trio_grpc._transport.allocator import LARGE_MESSAGE, settle_allocator
 from trio_grpc._transport.control_buffer import WRITE_QUOTA, ControlBuffer, OutgoingStream, RawFrame
@@ -95,6 +96,10 @@ class Answer(Protocol):
     @property
     def peer(self) -> str:
         """The peer's address."""
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS knows of the peer, None in plaintext."""
 
 
 class Stream(OutgoingStream):
@@ -237,6 +242,11 @@ class Stream(OutgoingStream):
     def peer_header_list_limit(self) -> float:
         """Bytes of a header list that the peer accepts, inf where it has not said."""
         return self._table.peer_header_list_limit
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS knows of the peer, None in plaintext."""
+        return self._table.tls
 
     @property
     def peer_encoding(self) -> str:

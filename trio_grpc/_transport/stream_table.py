@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 from outcome import Value
 from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
 
+from trio_grpc._tls_info import TlsInfo
+
 StreamT = TypeVar("StreamT")
 
 #: What a client assumes before the peer's SETTINGS arrive (grpc-go, internal/transport/defaults.go).
@@ -70,6 +72,7 @@ class StreamTable(Generic[StreamT]):
         limit: how many slots there are; may fall below ``slots_used``.
         refusal: why no more slots are handed out, or None.
         peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, inf where it has said nothing.
+        tls: what TLS knows of the peer, None in plaintext.
     """
 
     __slots__ = (
@@ -85,6 +88,7 @@ class StreamTable(Generic[StreamT]):
         "refusal",
         "slots_used",
         "streams",
+        "tls",
     )
 
     def __init__(self, limit: int, on_idle: Callable[[], None]) -> None:
@@ -95,6 +99,7 @@ class StreamTable(Generic[StreamT]):
         self.limit: int = limit
         self.refusal: BaseException | None = None
         self.peer_header_list_limit: float = inf
+        self.tls: TlsInfo | None = None
         self._cut_short: OrderedDict[int, None] = OrderedDict()
         #: See `SlotLine`: shared with others where there is a line.
         self._waiters: OrderedDict[Task, StreamTable[Any] | None] = OrderedDict()

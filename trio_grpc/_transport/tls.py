@@ -6,6 +6,7 @@ import ssl
 
 import trio
 
+from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport.side import Side
 
 #: Seconds in which an alert must be written, and for which a server waits for the peer to hang up first: closing a
@@ -61,6 +62,27 @@ async def start_tls(
 def offer_h2(context: ssl.SSLContext) -> None:
     """Let a context offer and select HTTP/2, and nothing else (RFC 9113, 3.2): it cannot be asked what it does."""
     context.set_alpn_protocols(["h2"])
+
+
+def tls_info(stream: trio.abc.Stream) -> TlsInfo | None:
+    """Return what is known of a stream that has shaken hands; None of one without TLS.
+
+    A stream of the user's own may have TLS that has not shaken hands yet: nothing is known of that.
+    """
+    if not isinstance(stream, trio.SSLStream):
+        return None
+    try:
+        cipher = stream.cipher()
+    except trio.NeedHandshakeError:
+        return None
+    # The certificate of a peer that nobody verifies is an empty dictionary.
+    return TlsInfo(
+        version=stream.version(),
+        cipher="" if cipher is None else cipher[0],
+        alpn=stream.selected_alpn_protocol(),
+        peer_certificate=stream.getpeercert() or {},
+        peer_certificate_der=stream.getpeercert(binary_form=True),
+    )
 
 
 async def _send_alert(tls: trio.SSLStream[trio.abc.Stream], stream: trio.abc.Stream, side: Side) -> None:

@@ -15,6 +15,7 @@ from trio_grpc._balancing.service_config import ServiceConfigLike
 from trio_grpc._channel import Channel, open_channel
 from trio_grpc._codec import Codec
 from trio_grpc._compression import Compression
+from trio_grpc._credentials import CallCredentialsLike
 from trio_grpc._interceptors import ClientInterceptor
 from trio_grpc._metadata import MetadataLike
 from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
@@ -48,6 +49,7 @@ class ChannelPair:
         server_hostname: str | None,
         interceptors: Iterable[ClientInterceptor],
         server_interceptors: Iterable[ServerInterceptor],
+        credentials: CallCredentialsLike | None,
         retries: bool,
     ) -> None:
         # Bandwidth probes are timers of a kind, and a virtual clock has no bandwidth: off unless asked for. So is the
@@ -81,6 +83,10 @@ class ChannelPair:
             interceptors=interceptors,
             retries=retries,
         )
+        # Nobody reads along within a process.
+        self._channel._attacher.secure = True
+        if credentials is not None:
+            self._channel._use_credentials(credentials)
         self._scope = trio.CancelScope()
         self._started = _Started()
 
@@ -159,6 +165,7 @@ def open_channel_pair(
     server_hostname: str | None = None,
     interceptors: Iterable[ClientInterceptor] = (),
     server_interceptors: Iterable[ServerInterceptor] = (),
+    credentials: CallCredentialsLike | None = None,
     retries: bool = True,
 ) -> ChannelPair:
     """Join a real client and a real server in memory, for the length of an ``async with`` block.
@@ -192,6 +199,7 @@ def open_channel_pair(
         server_hostname: the name that the server's certificate must carry.
         interceptors: of the channel.
         server_interceptors: of the server.
+        credentials: of the channel. What it sends stays in this process, so they do not need TLS here.
         retries: of the channel, see `~trio_grpc.open_channel`.
 
     Returns:
@@ -221,5 +229,6 @@ def open_channel_pair(
         server_hostname=server_hostname,
         interceptors=interceptors,
         server_interceptors=server_interceptors,
+        credentials=credentials,
         retries=retries,
     )
