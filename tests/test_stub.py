@@ -70,7 +70,7 @@ async def test_open_gives_the_call_object_of_each_kind(stub: EchoStub, autojump_
 
 
 def test_every_method_takes_the_same_options() -> None:
-    options = {"timeout", "metadata", "wait_for_ready", "compression"}
+    options = {"timeout", "metadata", "wait_for_ready", "compression", "credentials"}
     for kind in METHODS.values():
         for function in (kind.__call__, kind.open):
             parameters = inspect.signature(function).parameters.values()
