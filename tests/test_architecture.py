@@ -102,6 +102,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_workers",
         "_run",
         # contexts of TLS, for users to make
+        "tls._validity",
         "tls._pem_files",
         "tls._reloading",
         "tls._contexts",

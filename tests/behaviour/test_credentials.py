@@ -419,3 +419,61 @@ async def test_failures_leave_no_garbage() -> None:
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("call", ["bidi", "server stream"])
+async def test_a_refusal_that_a_block_keeps_to_itself_counts(call: str) -> None:
+    guarded = Guarded()
+    guarded.refused.add("Bearer t1")
+    async with open_channel_pair(guarded, credentials=BearerToken(Issuer())) as (channel, _):
+        echo = EchoStub(channel)
+        async with echo.Bidi() if call == "bidi" else echo.ServerStream(EchoRequest()) as block:
+            with pytest.raises(RpcError, match="UNAUTHENTICATED: who are you"):
+                await block.receive()
+        assert await _unary(echo) == "Bearer t2"
+
+
+async def test_an_interceptor_that_tries_again_has_them_asked_again() -> None:
+    async def twice(call: InterceptedCall, proceed: Proceed) -> None:
+        try:
+            await proceed()
+        except RpcError as error:
+            if error.code is not StatusCode.UNAUTHENTICATED:
+                raise
+            await proceed()
+
+    guarded = Guarded()
+    guarded.refused.add("Bearer t1")
+    async with open_channel_pair(guarded, interceptors=[twice], credentials=BearerToken(Issuer())) as (channel, _):
+        assert await _unary(EchoStub(channel)) == "Bearer t2"
+    assert guarded.seen == [("Bearer t1",), ("Bearer t2",)]
+
+
+async def test_attempts_of_a_retry_send_the_same() -> None:
+    asked = 0
+
+    async def credentials(_call: CallInfo) -> dict[str, str]:
+        nonlocal asked
+        await trio.lowlevel.checkpoint()
+        asked += 1
+        return {"authorization": f"number {asked}"}
+
+    class Late(Guarded):
+        async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+            reply = EchoReply(text=self._note(context))
+            if len(self.seen) < 3:
+                raise RpcError(StatusCode.UNAVAILABLE, "not yet")
+            return reply
+
+    retry = {
+        "maxAttempts": 3,
+        "initialBackoff": "0.01s",
+        "maxBackoff": "0.01s",
+        "backoffMultiplier": 1,
+        "retryableStatusCodes": ["UNAVAILABLE"],
+    }
+    config = {"methodConfig": [{"name": [{}], "retryPolicy": retry}]}
+    late = Late()
+    async with open_channel_pair(late, service_config=config, credentials=credentials) as (channel, _):
+        assert await _unary(EchoStub(channel)) == "number 1"
+    assert late.seen == [("number 1",)] * 3

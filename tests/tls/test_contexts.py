@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 import trustme
+from cryptography.hazmat.primitives import serialization
 from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoServicer, EchoStub
 
@@ -23,6 +26,7 @@ import trio_grpc.tls
 from tests.echo_service import Context, Echo
 from trio_grpc import RpcError, StatusCode, TlsInfo
 from trio_grpc.testing import MemoryListener, open_channel_pair
+from trio_grpc.tls._validity import good_until
 
 Clock = trio.testing.MockClock
 AUTHORITY = trustme.CA()
@@ -324,3 +328,196 @@ def test_wrong_types_are_named(files: Files) -> None:
     for message, make in cases:
         with pytest.raises(TypeError, match=message):
             make()
+
+
+@pytest.mark.parametrize("year", [1950, 1999, 2049, 2050, 2999])
+def test_when_a_certificate_expires(year: int) -> None:
+    end = datetime(year, 2, 3, 4, 5, 6, tzinfo=timezone.utc)
+    leaf = AUTHORITY.issue_cert("localhost", not_before=end.replace(month=1), not_after=end)
+    for pem in leaf.cert_chain_pems[0].bytes(), b"words\n" + leaf.private_key_and_cert_chain_pem.bytes():
+        assert good_until(pem) == end
+
+
+# -- passwords
+
+
+@pytest.fixture
+def encrypted(files: Files) -> tuple[Path, Path]:
+    """A certificate, and its key behind the password ``sesame``."""
+    leaf = AUTHORITY.issue_cert("localhost")
+    key: Any = serialization.load_pem_private_key(leaf.private_key_pem.bytes(), None)
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"sesame"),
+    )
+    certificate, path = files.pair("localhost")
+    certificate.write_bytes(leaf.cert_chain_pems[0].bytes())
+    path.write_bytes(pem)
+    return certificate, path
+
+
+@pytest.mark.parametrize("password", ["sesame", b"sesame", lambda: "sesame"])
+async def test_an_encrypted_key(files: Files, encrypted: tuple[Path, Path], password: Any) -> None:
+    server = trio_grpc.tls.server_context(*encrypted, key_password=password)
+    async with pair(Echo(), server, trio_grpc.tls.client_context(files.authorities())) as (channel, _):
+        await EchoStub(channel).Unary(EchoRequest())
+
+
+def test_an_encrypted_key_without_its_password(encrypted: tuple[Path, Path]) -> None:
+    certificate, key = encrypted
+    with pytest.raises(ValueError, match=f"^key file '{key}' is encrypted: it needs a key_password$"):
+        trio_grpc.tls.server_context(certificate, key)
+    with pytest.raises(ValueError, match=f"^key file '{key}' cannot be decrypted with this key_password$"):
+        trio_grpc.tls.server_context(certificate, key, key_password="simsalabim")
+
+
+# -- defaults, and what is set beside them
+
+
+def test_defaults(files: Files) -> None:
+    both = [trio_grpc.tls.client_context(files.authorities()), trio_grpc.tls.server_context(files.issue("localhost"))]
+    contexts: Any = [*both, *(context.current() for context in both)]  # type: ignore[attr-defined]
+    for context in contexts:
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert context.options & ssl.OP_NO_COMPRESSION
+        assert context.options & ssl.OP_NO_RENEGOTIATION
+    client, server = both
+    assert client.verify_mode is ssl.CERT_REQUIRED
+    assert client.check_hostname
+    assert server.verify_mode is ssl.CERT_NONE
+    assert trio_grpc.tls.client_context().verify_mode is ssl.CERT_REQUIRED
+
+
+def test_every_context_is_configured(files: Files) -> None:
+    seen: list[ssl.SSLContext] = []
+
+    def configure(context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        seen.append(context)
+
+    context: Any = trio_grpc.tls.server_context(files.issue("localhost"), configure=configure)
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    files.issue("localhost")
+    assert context.current().minimum_version is ssl.TLSVersion.TLSv1_3
+    assert len(seen) == 2
+
+
+def test_a_setting_that_would_be_lost_is_refused(files: Files) -> None:
+    own = files.issue("localhost")
+    context = trio_grpc.tls.server_context(own)
+    settings: list[Callable[[], object]] = [
+        lambda: setattr(context, "minimum_version", ssl.TLSVersion.TLSv1_3),
+        lambda: setattr(context, "sni_callback", None),
+        lambda: context.load_cert_chain(own),
+        lambda: context.load_verify_locations(own),
+        context.load_default_certs,
+        lambda: context.set_ciphers("DEFAULT"),
+    ]
+    for change in settings:
+        with pytest.raises(TypeError, match=r"give client_context or server_context a function configure="):
+            change()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("old", ["client", "server"])
+async def test_tls_1_1_is_refused(files: Files, old: str) -> None:
+    server: Any = trio_grpc.tls.server_context(files.issue("localhost"))
+    client: Any = trio_grpc.tls.client_context(files.authorities())
+    ancient: Any = (client if old == "client" else server).current()
+    # Without security levels, which would not let such a version begin.
+    ancient.set_ciphers("ALL:@SECLEVEL=0")
+    ancient.minimum_version = ancient.maximum_version = ssl.TLSVersion.TLSv1_1
+    other = (server if old == "client" else client).current()
+    other.set_ciphers("ALL:@SECLEVEL=0")
+    message = await failure(server, client)
+    assert "TLS handshake failed: " in message
+    assert re.search("protocol version|unsupported protocol", message)
+
+
+@pytest.mark.parametrize("protocols", [["http/1.1"], []])
+async def test_a_peer_without_h2_is_refused(
+    files: Files, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture, protocols: list[str]
+) -> None:
+    caplog.set_level(logging.INFO, "trio_grpc")
+    listener = MemoryListener()
+    context = trio_grpc.tls.server_context(files.issue("localhost"))
+    await nursery.start(partial(trio_grpc.serve, ssl_context=context), [Echo()], listener)
+    other = ssl.create_default_context(cafile=files.authorities())
+    if protocols:
+        other.set_alpn_protocols(protocols)
+    stream = trio.SSLStream(await listener.connect(), other, server_hostname="localhost")
+    try:
+        assert await stream.receive_some() == b""
+    except trio.BrokenResourceError:
+        pass
+    await trio.testing.wait_all_tasks_blocked()
+    assert re.search(r"TLS with .* failed: (no ALPN protocol was agreed on|.*no application protocol)", caplog.text)
+
+
+# -- names and times
+
+
+async def test_the_expected_name_is_the_one_that_is_overridden(files: Files) -> None:
+    server = trio_grpc.tls.server_context(files.issue("greeter.example"), client_authorities=files.authorities())
+    client = trio_grpc.tls.client_context(
+        files.authorities(), certificate=files.issue("client.example", name="client", common_name="known")
+    )
+    async with pair(Curious(), server, client, server_hostname="greeter.example") as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest())).text == "known"
+    message = await failure(server, client, server_hostname="other.example")
+    assert "certificate verify failed for 'other.example': " in message
+    assert "certificate is not valid for 'other.example'" in message
+
+
+async def test_a_certificate_that_has_expired(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    past = {
+        "not_before": datetime(2020, 1, 1, tzinfo=timezone.utc),
+        "not_after": datetime(2020, 1, 2, tzinfo=timezone.utc),
+    }
+    own = files.issue("localhost", name="old", **past)
+    client = trio_grpc.tls.client_context(files.authorities())
+    context = trio_grpc.tls.server_context(own)
+    # Its owner is told before any client.
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        f"certificate file '{own}': the certificate has expired on 2020-01-02"
+    ]
+    message = await failure(context, client)
+    assert message.endswith("TLS handshake failed: certificate verify failed for 'localhost': certificate has expired")
+    assert "\n" not in message
+    # That of a client as well.
+    server = trio_grpc.tls.server_context(files.issue("localhost"), client_authorities=files.authorities())
+    message = await failure(server, trio_grpc.tls.client_context(files.authorities(), certificate=own))
+    assert re.search(r"the peer refused: .*certificate expired", message)
+
+
+async def test_a_client_that_gets_its_certificate_renewed(files: Files) -> None:
+    server = trio_grpc.tls.server_context(files.issue("localhost"), client_authorities=files.authorities())
+    own = files.issue("client.example", name="client", common_name="old")
+    client = trio_grpc.tls.client_context(files.authorities(), certificate=own)
+    for name in ("old", "new"):
+        files.issue("client.example", name="client", common_name=name)
+        async with pair(Curious(), server, client) as (channel, _):
+            assert (await EchoStub(channel).Unary(EchoRequest())).text == name
+
+
+async def test_certificates_that_change_all_the_time_lose_no_call(files: Files) -> None:
+    server = trio_grpc.tls.server_context(files.issue("localhost"))
+    client = trio_grpc.tls.client_context(files.authorities())
+    listener, echo = MemoryListener(), Echo()
+
+    async def calls(count: int) -> None:
+        for number in range(count):
+            async with trio_grpc.open_channel(
+                listener.connect, ssl_context=client, server_hostname="localhost"
+            ) as channel:
+                assert (await EchoStub(channel).Unary(EchoRequest(count=number))).count == number
+            files.issue("localhost")
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(trio_grpc.serve, ssl_context=server), [echo], listener)
+        async with trio.open_nursery() as callers:
+            for _ in range(4):
+                callers.start_soon(calls, 10)
+        nursery.cancel_scope.cancel()
+    assert echo.calls == 40

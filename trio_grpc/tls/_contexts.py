@@ -131,12 +131,13 @@ def _authorities(option: str, source: PathLike | bytes) -> Authorities:
     return Authorities(source if isinstance(source, bytes) else _path(option, source), option)
 
 
-def _path(option: str, path: object) -> str:
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"{option} must be the path of a PEM file, not {type(path).__name__}")
-    text = os.fspath(path)
+def _path(option: str, path: PathLike) -> str:
+    try:
+        text: object = os.fspath(path)
+    except TypeError:
+        text = path
     if not isinstance(text, str):
-        raise TypeError(f"{option} must be the path of a PEM file as str, not as {type(text).__name__}")
+        raise TypeError(f"{option} must be the path of a PEM file, not {type(text).__name__}")
     return text
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import attrs
+
+from trio_grpc.tls._validity import good_until
+
+_logger = logging.getLogger("trio_grpc")
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Password: TypeAlias = "str | bytes | Callable[[], str | bytes]"
@@ -56,7 +62,8 @@ class CertificateChain:
             OSError: a file cannot be read; the text names it.
             ValueError: there is something else in it; the text names it.
         """
-        if _CERTIFICATE not in _read("certificate", self.certificate):
+        certificate = _read("certificate", self.certificate)
+        if _CERTIFICATE not in certificate:
             raise ValueError(f"certificate file {self.certificate!r} has no certificate in PEM form")
         key = _read("key", self.key)
         if _KEY not in key:
@@ -70,6 +77,10 @@ class CertificateChain:
             context.load_cert_chain(self.certificate, self.key, password)
         except ssl.SSLError as error:
             self._explain(error, encrypted)
+        end = good_until(certificate)
+        if end <= datetime.now(timezone.utc):
+            # No reason to refuse it: some peer may have a clock of its own.
+            _logger.warning("certificate file %r: the certificate has expired on %s", self.certificate, end.date())
 
     def _explain(self, error: ssl.SSLError, encrypted: bool) -> NoReturn:
         reason = error.reason or ""
