@@ -60,10 +60,10 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # around one RPC, on either side
         "_interceptors",
         "_credentials",
-        "_bearer_token",
         # which connection a call goes to
         "_balancing",
         "_balancing.json_fields _balancing.target _balancing.backoff _balancing.connectivity _balancing.idleness",
+        "_bearer_token",
         "_balancing.service_config_choice _balancing.http_proxy _balancing.name_server _balancing.wire_fields",
         "_balancing.dialer _balancing.endpoint _balancing.load_report _balancing.turns _balancing.dns_service_config",
         "_balancing.subchannel_call _balancing.happy_eyeballs",

@@ -322,7 +322,7 @@ async def test_the_end_of_the_call_that_fetches_is_not_the_end_of_others(autojum
     assert guarded.seen == [("Bearer t1",)] * 3
 
 
-async def test_a_failed_fetch_fails_those_that_wait_and_the_next_call_tries_again(autojump_clock: Clock) -> None:
+async def test_a_failed_fetch_fails_those_that_wait_and_a_later_call_tries_again(autojump_clock: Clock) -> None:
     issuer = Issuer(takes=5)
     issuer.error = OSError("no route")
     errors: list[RpcError] = []
@@ -343,7 +343,41 @@ async def test_a_failed_fetch_fails_those_that_wait_and_the_next_call_tries_agai
             assert error.message == "no bearer token: OSError: no route"
             assert error.__cause__ is issuer.error
         issuer.error = None
+        await trio.sleep(2)
         assert await _unary(EchoStub(channel)) == "Bearer t1"
+
+
+async def test_fetches_that_fail_are_further_and_further_apart(autojump_clock: Clock) -> None:
+    issuer = Issuer()
+    issuer.error = OSError("no route")
+    async with open_channel_pair(Guarded(), credentials=BearerToken(issuer)) as (channel, _):
+        # gRPC's backoff: 1 s, then 1.6 times as much each time, up to 120 s; 20 % more or less.
+        for failures, pause in enumerate([1, 1.6, 2.56], start=1):
+            with pytest.raises(RpcError, match=r"UNAVAILABLE: no bearer token: OSError: no route$"):
+                await _unary(EchoStub(channel))
+            assert issuer.begun == failures
+            await trio.sleep(pause * 0.79)
+            with pytest.raises(RpcError, match=r"no bearer token: OSError: no route; next attempt in \d\.\d s$"):
+                await _unary(EchoStub(channel))
+            assert issuer.begun == failures
+            await trio.sleep(pause * 0.42)
+        issuer.error = None
+        assert await _unary(EchoStub(channel)) == "Bearer t1"
+
+
+async def test_an_old_token_serves_while_there_is_no_new_one(autojump_clock: Clock) -> None:
+    issuer = Issuer(lifetime=100)
+    async with open_channel_pair(Guarded(), credentials=BearerToken(issuer, refresh_before=30)) as (channel, _):
+        assert await _unary(EchoStub(channel)) == "Bearer t1"
+        began = trio.current_time()
+        issuer.error = OSError("no route")
+        await trio.sleep_until(began + 80)
+        for _ in range(2):
+            assert await _unary(EchoStub(channel)) == "Bearer t1"
+        assert issuer.begun == 2
+        await trio.sleep_until(began + 101)
+        with pytest.raises(RpcError, match="UNAVAILABLE: no bearer token"):
+            await _unary(EchoStub(channel))
 
 
 @kinds
@@ -405,7 +439,7 @@ async def test_a_token_is_not_in_its_representation() -> None:
     assert repr(token) == "<BearerToken of Issuer>"
 
 
-async def test_failures_leave_no_garbage() -> None:
+async def test_failures_leave_no_garbage(autojump_clock: Clock) -> None:
     issuer = Issuer()
     issuer.error = OSError("no route")
     token = BearerToken(issuer)
@@ -415,6 +449,7 @@ async def test_failures_leave_no_garbage() -> None:
         for _ in range(3):
             with pytest.raises(RpcError):
                 await token(CallInfo("/a/b", "host", "https://host/a"))
+            await trio.sleep(200)
         issuer.error = None
         assert gc.collect() == 0
     finally:
