@@ -171,7 +171,7 @@ def test_the_demo_tells_its_story_and_ends_well() -> None:
         "server    listening on 127.0.0.1:",
         "client          reply: Hello, trio!",
         "client          RpcError: INVALID_ARGUMENT, 'tell me your name'",
-        "client          RpcError: DEADLINE_EXCEEDED, 'deadline of 0.5 s exceeded'",
+        "client          RpcError: DEADLINE_EXCEEDED, '",  # in the words of the side whose timer was the first
         "server    SayHello('tortoise'): cancelled, there is nobody left to greet",
         "client          received North Bay at 0, 0",
         "client          10 points, 10 of them places, 61.1 km",
