@@ -93,7 +93,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_server",
         # the standard services
         "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue orca._v3",
-        "health reflection._servicers orca._metrics",
+        "health reflection._servicers reflection._client orca._metrics",
         "orca._reporter orca._servicer",
         "orca",
         "reflection",
@@ -111,6 +111,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "protoc_plugin",
         "protoc",
         # the command line
+        "cli._failure cli._output cli._running cli._proto_text",
+        "cli._messages cli._call_options cli._connection cli._schema cli._completion",
+        "cli._requests",
+        "cli._conversation",
+        "cli._list cli._describe cli._call cli._health cli._serve",
         "cli._main",
         "cli",
         "__main__",
@@ -139,8 +144,9 @@ RESERVED: Mapping[str, str] = {
     "h2": r"_transport\.(framer|header_codec)",
     "hpack": r"_transport\.(framer|header_codec)",
     "hyperframe": r"_transport\.(framer|header_codec)",
-    "google": r"_codec|_private_pool|protoc|protoc_plugin|(health|reflection|channelz|orca)(\..+)?|.*_pb2|.*_trio_grpc",
-    "grpc_tools": r"protoc",
+    "google": r"_codec|cli\._(schema|messages|proto_text|requests|conversation|call)"
+    r"|_private_pool|protoc|protoc_plugin|(health|reflection|channelz|orca)(\..+)?|.*_pb2|.*_trio_grpc",
+    "grpc_tools": r"protoc|cli\._schema",
     "compression": r"_zstd",
     "backports": r"_zstd",
     "zstandard": r"_zstd",

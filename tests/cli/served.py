@@ -1,0 +1,34 @@
+"""What the server of these tests serves, by import path."""
+
+from __future__ import annotations
+
+from echo_pb2 import EchoReply, EchoRequest
+from google.protobuf import duration_pb2
+
+from tests.echo_service import Context, Echo
+from trio_grpc import StatusCode
+
+
+class Served(Echo):
+    """Fails with the status code that a request asks for as its count, where its text is ``fail``."""
+
+    async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+        if request.text == "fail":
+            detail = duration_pb2.Duration(seconds=7)
+            await context.abort(StatusCode(request.count), "as you like", details=[detail])
+        if request.text == "metadata":
+            await context.send_initial_metadata([("seen", str(context.metadata.get("seen"))), ("raw-bin", b"\x01")])
+            context.set_trailing_metadata([("after", "all")])
+        return await super().Unary(request, context)
+
+
+def several() -> list[Served]:
+    return [Served()]
+
+
+def nothing_of_use() -> int:
+    return 5
+
+
+def needs_an_argument(_name: str) -> Served:
+    return Served()

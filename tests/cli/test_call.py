@@ -1,0 +1,150 @@
+"""`trio-grpc call`: JSON in, JSON out, and the exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine, start
+
+
+def test_a_unary_call_prints_its_reply(command: CommandLine, target: str) -> None:
+    done = command("call", target, "echo.Echo/Unary", "-d", '{"text": "grüß", "payload": "AAE="}')
+    assert done.code == 0
+    assert json.loads(done.out) == {"text": "grüß", "payload": "AAE="}
+    assert done.err == ""
+
+
+def test_no_data_is_an_empty_request(command: CommandLine, target: str) -> None:
+    assert command("call", target, "echo.Echo/Unary", "--json").documents == [{}]
+    (reply,) = command("call", target, "echo.Echo/Unary", "--json", "--defaults").documents
+    assert reply == {"text": "", "payload": "", "count": 0}
+
+
+@pytest.mark.parametrize(
+    ("method", "data", "replies"),
+    [
+        ("ServerStream", '{"count": 2}', [{}, {"count": 1}]),
+        ("ClientStream", '{"payload": "AA=="} {"payload": "AQ=="}', [{"payload": "AAE=", "count": 2}]),
+        ("ClientStream", "", [{}]),
+        ("Bidi", '{"count": 1}\n{"count": 2}', [{"count": 1}, {"count": 2}]),
+    ],
+)
+def test_streams_take_and_give_one_document_after_the_other(
+    command: CommandLine, target: str, method: str, data: str, replies: list[object]
+) -> None:
+    done = command("call", target, f"echo.Echo/{method}", "--json", "-d", data)
+    assert done.code == 0
+    assert done.documents == replies
+
+
+def test_a_file_has_the_request(command: CommandLine, target: str, tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text('{"count": 5}')
+    assert command("call", target, "echo.Echo/Unary", "--json", "-d", f"@{tmp_path}/request.json").documents == [
+        {"count": 5}
+    ]
+    done = command("call", target, "echo.Echo/Unary", "-d", f"@{tmp_path}/nothing.json")
+    assert done.code == 2
+    assert done.err == f"trio-grpc: cannot read {tmp_path}/nothing.json: No such file or directory\n"
+
+
+def test_stdin_is_sent_as_it_comes(target: str) -> None:
+    process = start("call", target, "echo.Echo/Bidi", "--json", "-d", "-", stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for number in (1, 2):
+        process.stdin.write(json.dumps({"count": number}) + "\n")
+        process.stdin.flush()
+        # The reply comes while stdin is open.
+        assert json.loads(process.stdout.readline()) == {"count": number}
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_method_that_takes_one_request_takes_it_from_stdin(
+    command: CommandLine, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"count": 3}'))
+    assert command("call", target, "echo.Echo/Unary", "--json", "-d", "-").documents == [{"count": 3}]
+
+
+@pytest.mark.parametrize("code", [3, 5, 16])
+def test_a_status_is_one_line_and_an_exit_code(command: CommandLine, target: str, code: int) -> None:
+    done = command("call", target, "echo.Echo/Unary", "-d", json.dumps({"text": "fail", "count": code}))
+    name = {3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 16: "UNAUTHENTICATED"}[code]
+    assert (done.code, done.out) == (64 + code, "")
+    assert done.err == f"detail google.protobuf.Duration: 7s\ntrio-grpc: {name}: as you like\n"
+
+
+def test_metadata_goes_and_comes(command: CommandLine, target: str) -> None:
+    done = command("call", target, "echo.Echo/Unary", "-v", "-H", "seen: yes", "-d", '{"text": "metadata"}')
+    assert done.err.splitlines() == [
+        "initial metadata: seen: yes",
+        "initial metadata: raw-bin: AQ==",
+        "trailing metadata: after: all",
+        "status: OK",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("nonsense", "--header 'nonsense' has no colon: write NAME:VALUE"),
+        ("x-bin: ?", "--header x-bin: its value must be base64, as the name ends in -bin"),
+        ("grpc-x: 1", "--header grpc-x: "),
+    ],
+)
+def test_metadata_that_cannot_be_sent_is_wrong_usage(
+    command: CommandLine, target: str, header: str, problem: str
+) -> None:
+    done = command("call", target, "echo.Echo/Unary", "-H", header)
+    assert done.code == 2
+    assert done.err.startswith(f"trio-grpc: {problem}")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ('{"txt": 1}', "JSON does not fit echo.EchoRequest: "),
+        ('{"count": "many"}', "JSON does not fit echo.EchoRequest: "),
+        ("[1]", "JSON does not fit echo.EchoRequest: it must be an object, not [1]"),
+        ('{"count": ', "that is no JSON: Expecting value at line 1, column 11"),
+        ("{} {}", "echo.Echo/Unary takes one request, but there are 2 JSON documents"),
+    ],
+)
+def test_json_that_does_not_fit_is_one_line(command: CommandLine, target: str, data: str, problem: str) -> None:
+    done = command("call", target, "echo.Echo/Unary", "-d", data)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"trio-grpc: {problem}")
+    assert done.err.count("\n") == 1
+
+
+def test_json_that_does_not_fit_ends_a_stream(command: CommandLine, target: str) -> None:
+    done = command("call", target, "echo.Echo/Bidi", "--json", "-d", '{"count": 1} {"nope": 1}')
+    assert done.code == 1
+    assert "has no field named" in done.err
+
+
+@pytest.mark.parametrize(
+    ("method", "code", "problem"),
+    [
+        ("echo.Echo/Unry", 1, "echo.Echo has no method 'Unry': did you mean Unary?"),
+        ("echo.Ecko/Unary", 1, "unknown service 'echo.Ecko': did you mean echo.Echo?"),
+        ("Unary", 2, "'Unary' is no method: write SERVICE/METHOD, as in pkg.Greeter/SayHello"),
+    ],
+)
+def test_an_unknown_method_is_one_line(command: CommandLine, target: str, method: str, code: int, problem: str) -> None:
+    done = command("call", target, method)
+    assert (done.code, done.out, done.err) == (code, "", f"trio-grpc: {problem}\n")
+
+
+def test_a_token_does_not_travel_in_plaintext(command: CommandLine) -> None:
+    done = command("call", "127.0.0.1:1", "echo.Echo/Unary", "--token", "secret")
+    assert done.code != 0
+    assert "plaintext" in done.err
+    assert "secret" not in done.err

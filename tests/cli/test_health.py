@@ -1,0 +1,65 @@
+"""`trio-grpc health`: exit codes for probes, and watching."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+from tests.cli.conftest import CommandLine, start, wait_for_socket
+
+
+def test_a_server_that_serves_is_exit_code_0(command: CommandLine, target: str) -> None:
+    done = command("health", target)
+    assert (done.code, done.out) == (0, "SERVING\n")
+    assert command("health", target, "echo.Echo", "--json").documents == [{"service": "echo.Echo", "status": "SERVING"}]
+
+
+def test_an_unknown_service_is_named(command: CommandLine, target: str) -> None:
+    done = command("health", target, "nobody")
+    assert (done.code, done.out) == (64 + 5, "")
+    assert "does not know the service 'nobody': --list shows" in done.err
+
+
+def test_list_shows_each_service(command: CommandLine, target: str) -> None:
+    assert command("health", target, "--list").out.splitlines() == ["SERVING", "echo.Echo: SERVING"]
+
+
+def test_nobody_there_is_the_code_of_unavailable(command: CommandLine, tmp_path: Path) -> None:
+    assert command("health", f"unix:{tmp_path}/nobody").code == 64 + 14
+
+
+def test_a_server_without_the_service_is_the_code_of_unimplemented(command: CommandLine, tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    server = start("serve", "tests.cli.served:several", "--no-health", "--no-reflection", "-a", f"unix:{path}")
+    try:
+        wait_for_socket(path, server)
+        done = command("health", f"unix:{path}")
+        assert done.code == 64 + 12
+        assert "has no health service" in done.err
+        done = command("list", f"unix:{path}")
+        assert done.code == 64 + 12
+        assert "has no reflection: describe the service with --proto FILE or --descriptors FILE" in done.err
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
+
+
+def test_watch_tells_of_each_change_until_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    server = start("serve", "tests.cli.served:Served", "--address", f"unix:{path}")
+    wait_for_socket(path, server)
+    watch = start("health", "--watch", "--json", f"unix:{path}")
+    try:
+        assert watch.stdout is not None
+        assert json.loads(watch.stdout.readline())["status"] == "SERVING"
+        server.send_signal(signal.SIGTERM)
+        assert json.loads(watch.stdout.readline())["status"] == "NOT_SERVING"
+        assert json.loads(watch.stdout.readline())["status"].startswith("UNREACHABLE (UNAVAILABLE: ")
+        watch.send_signal(signal.SIGINT)
+        out, err = watch.communicate(timeout=20)
+        assert (watch.returncode, out, err.strip()) == (130, "", "")
+    finally:
+        for process in (server, watch):
+            process.kill()
+            process.communicate()

@@ -1,0 +1,91 @@
+"""Wrong command lines, help and completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+from trio_grpc.cli._main import COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["lst"], "no such command 'lst': did you mean list?"),
+        (["dance"], "no such command 'dance': there are list, "),
+        (["list"], "Missing argument 'TARGET'"),
+        (["list", "x", "--jsn"], "No such option"),
+        (["list", "x", "--timeout", "soon"], "Invalid value for '--timeout'"),
+        (["list", "x", "--key", __file__], "--key belongs to a certificate: add --cert FILE"),
+        (["list", "x", "--cacert", "nowhere.pem"], "Invalid value for '--cacert': File 'nowhere.pem' does not exist"),
+        (["health", "x", "--watch", "--list"], "--watch and --list exclude each other"),
+        (["list", "dns://"], ""),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(command: CommandLine, arguments: list[str], problem: str) -> None:
+    done = command(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"trio-grpc: {problem}")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_page(command: CommandLine, name: str) -> None:
+    done = command(name, "--help")
+    assert done.code == 0
+    assert done.out.startswith(f"Usage: trio-grpc {name} ")
+
+
+def test_help_lists_the_commands_and_exit_codes(command: CommandLine) -> None:
+    page = command("--help").out
+    assert [name for name in COMMANDS if f"  {name} " not in page] == []
+    assert "Exit codes: 0" in page
+
+
+def test_a_command_alone_imports_no_other() -> None:
+    script = "import sys\nfrom trio_grpc.cli._main import run\nrun(['list', '--help'])\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert "trio_grpc.cli._list" in modules
+    assert not {"trio_grpc.cli._serve", "trio_grpc.cli._health", "trio_grpc._server"}.intersection(modules)
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion_prints_a_script(command: CommandLine, shell: str) -> None:
+    done = command("completion", shell)
+    assert done.code == 0
+    assert "_TRIO_GRPC_COMPLETE" in done.out
+
+
+def test_a_shell_that_nobody_knows_is_wrong_usage(command: CommandLine) -> None:
+    assert command("completion", "tcsh").code == 2
+
+
+def test_commands_are_completed() -> None:
+    environment = {
+        **os.environ,
+        "_TRIO_GRPC_COMPLETE": "bash_complete",
+        "COMP_WORDS": "trio-grpc he",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "trio_grpc"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["plain,health"]
+
+
+def test_a_reader_that_has_enough_is_no_error(target: str) -> None:
+    shell = f"{sys.executable} -m trio_grpc describe {target} | head -1"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("// echo.Echo\n", "")
+
+
+def test_without_its_libraries_the_command_says_how_to_get_them() -> None:
+    script = "import sys\nsys.modules['click'] = None\nfrom trio_grpc.__main__ import main\nmain()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "trio-grpc needs click: install it with pip install 'trio-grpc[cli]'\n"

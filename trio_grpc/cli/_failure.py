@@ -1,0 +1,61 @@
+"""What goes wrong, in one line each, and the exit codes."""
+
+from __future__ import annotations
+
+import enum
+from typing import NoReturn
+
+import click
+
+from trio_grpc._status import RpcError
+
+
+class ExitCode(enum.IntEnum):
+    """What the command tells a shell. A call that ended with another status than OK: 64 plus its code, as grpcurl."""
+
+    OK = 0
+    FAILURE = 1
+    """What was asked for could not be done; the line on stderr says why."""
+    USAGE = 2
+    """The command line itself is wrong."""
+    RPC = 64
+    """The first of the codes for statuses: 78 is 64 plus UNAVAILABLE, 14."""
+    INTERRUPTED = 130
+    """Ctrl-C, as shells have it: 128 plus SIGINT."""
+
+
+class Failure(click.ClickException):
+    """Ends the command with one line on stderr, which names the thing and says what to do.
+
+    Args:
+        message: the line.
+        exit_code: for the shell.
+    """
+
+    def __init__(self, message: str, exit_code: int = ExitCode.FAILURE) -> None:
+        super().__init__(" ".join(message.split()))
+        vars(self)["exit_code"] = exit_code  # click has it for the class
+
+
+def rpc_failure(error: RpcError, what: str = "") -> Failure:
+    """Return the failure for a call that ended with another status than OK.
+
+    Args:
+        error: what the call raised.
+        what: what the call was for, where the user did not ask for this one.
+    """
+    subject = f"{what}: " if what else ""
+    text = f": {error.message}" if error.message else ""
+    return Failure(f"{subject}{error.code.name}{text}", ExitCode.RPC + error.code.value)
+
+
+def fail(message: str, exit_code: int = ExitCode.FAILURE) -> NoReturn:
+    """End the command.
+
+    Raises:
+        Failure: always.
+    """
+    raise Failure(message, exit_code)
+
+
+__all__ = ["ExitCode", "Failure", "fail", "rpc_failure"]

@@ -1,0 +1,67 @@
+"""What the commands print: tables and colours for people, JSON for programs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+import click
+from rich.console import Console, RenderableType
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+@attrs.frozen
+class Output:
+    """Where a command prints its results.
+
+    Attributes:
+        json: for programs: `document` is what is printed.
+        console: for people: stdout. Colours are for terminals only, and not where NO_COLOR is set.
+        errors: stderr, for what is no result: progress, notes.
+    """
+
+    json: bool
+    console: Console
+    errors: Console
+
+    @classmethod
+    def to_streams(cls, as_json: bool) -> Output:
+        """Return one that prints to stdout and stderr as they are now."""
+        # `soft_wrap` and no highlighting: what is printed can be copied and piped as it is.
+        return cls(
+            as_json,
+            Console(file=sys.stdout, highlight=False, soft_wrap=True),
+            Console(file=sys.stderr, highlight=False, soft_wrap=True),
+        )
+
+    def document(self, value: Any) -> None:
+        """Print one value as one line of JSON, and let it go at once: the reader may wait for it."""
+        click.echo(json.dumps(value, ensure_ascii=False))
+        sys.stdout.flush()
+
+    def show(self, renderable: RenderableType, *, style: str | None = None) -> None:
+        """Print something for people; text is taken as it is, without rich's markup."""
+        self.console.print(renderable, style=style, markup=False)
+
+    def note(self, text: str) -> None:
+        """Print something that is no result, to stderr."""
+        self.errors.print(text, style="dim", markup=False)
+
+
+def output_options(command: CommandT) -> CommandT:
+    """Add ``--json`` to a command, which gets an `Output` as its argument ``output``."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON: one document, or one on each line of a stream.")
+    @functools.wraps(command)
+    def with_output(*args: Any, as_json: bool, **options: Any) -> Any:
+        return command(*args, output=Output.to_streams(as_json), **options)
+
+    return with_output  # type: ignore[return-value]  # the same, but for one argument
+
+
+__all__ = ["Output", "output_options"]
