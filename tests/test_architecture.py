@@ -121,7 +121,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "__main__",
         # what a user sees
         "",
-        "testing._manual_resolver testing._memory_listener testing._scripted_peer",
+        "testing._manual_resolver testing._faulty_link testing._scripted_peer testing._fake_servicer testing._leaks",
+        "testing._faults",
+        "testing._memory_listener",
         "testing._channel_pair",
         "testing",
     )

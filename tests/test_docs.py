@@ -203,7 +203,7 @@ def test_the_testing_page_is_a_suite_that_passes(project: Path) -> None:
         timeout=50,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    count = len(re.findall(r"^async def test_", "\n".join(tests), re.MULTILINE))
+    count = len(re.findall(r"^(?:async )?def test_", "\n".join(tests), re.MULTILINE))
     assert re.search(rf"^{count} passed in ", done.stdout, re.MULTILINE), done.stdout
 
 

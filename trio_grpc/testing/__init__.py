@@ -5,6 +5,12 @@ from __future__ import annotations
 from trio_grpc._transport.frames import ErrorCode as ErrorCode
 from trio_grpc.testing._channel_pair import ChannelPair as ChannelPair
 from trio_grpc.testing._channel_pair import open_channel_pair as open_channel_pair
+from trio_grpc.testing._fake_servicer import FakeCall as FakeCall
+from trio_grpc.testing._fake_servicer import FakeMethod as FakeMethod
+from trio_grpc.testing._fake_servicer import FakeServicer as FakeServicer
+from trio_grpc.testing._faults import Faults as Faults
+from trio_grpc.testing._leaks import NoLeaks as NoLeaks
+from trio_grpc.testing._leaks import assert_no_leaks as assert_no_leaks
 from trio_grpc.testing._manual_resolver import ManualResolver as ManualResolver
 from trio_grpc.testing._memory_listener import MemoryListener as MemoryListener
 from trio_grpc.testing._scripted_peer import DataFrame as DataFrame
@@ -22,16 +28,22 @@ __all__ = (
     "ChannelPair",
     "DataFrame",
     "ErrorCode",
+    "FakeCall",
+    "FakeMethod",
+    "FakeServicer",
+    "Faults",
     "Frame",
     "GoawayFrame",
     "HeadersFrame",
     "ManualResolver",
     "MemoryListener",
+    "NoLeaks",
     "PingFrame",
     "RstStreamFrame",
     "ScriptedPeer",
     "SettingsFrame",
     "UnknownFrame",
     "WindowUpdateFrame",
+    "assert_no_leaks",
     "open_channel_pair",
 )

@@ -22,6 +22,7 @@ from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforceme
 from trio_grpc._server import Server, serve
 from trio_grpc._servicer import ServerInterceptor, Servicer
 from trio_grpc._transport.service_nursery import ServiceNursery
+from trio_grpc.testing._faults import Faults
 from trio_grpc.testing._memory_listener import MemoryListener
 
 
@@ -44,6 +45,7 @@ class ChannelPair:
         metadata: MetadataLike | None,
         service_config: ServiceConfigLike | None,
         sockets: bool,
+        faults: Faults | None,
         server_ssl_context: ssl.SSLContext | None,
         ssl_context: ssl.SSLContext | None,
         server_hostname: str | None,
@@ -56,7 +58,7 @@ class ChannelPair:
         # server's keepalive, a test that hangs must not spin it, and the timer of idle channels.
         quiet = Limits(adaptive_window=False)
         limits = quiet if limits is None else limits
-        self._listener = MemoryListener(sockets=sockets)
+        self._listener = MemoryListener(sockets=sockets, faults=faults)
         self._servicers = servicers
         self._serve_options: dict[str, Any] = {
             "limits": limits if server_limits is None else server_limits,
@@ -160,6 +162,7 @@ def open_channel_pair(
     metadata: MetadataLike | None = None,
     service_config: ServiceConfigLike | None = None,
     sockets: bool = False,
+    faults: Faults | None = None,
     server_ssl_context: ssl.SSLContext | None = None,
     ssl_context: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
@@ -194,6 +197,7 @@ def open_channel_pair(
         metadata: what the channel sends with every call.
         service_config: of the channel, see `~trio_grpc.open_channel`.
         sockets: join them by a `socket.socketpair`, the production I/O path, instead of in-memory streams.
+        faults: what lies between the two, see `Faults`.
         server_ssl_context: TLS at the server.
         ssl_context: TLS at the client.
         server_hostname: the name that the server's certificate must carry.
@@ -208,7 +212,7 @@ def open_channel_pair(
     Raises:
         TypeError: an object is no servicer, or an interceptor is not callable.
         ValueError: two servicers implement the same method, there is no such compression, ``metadata`` cannot be
-            sent, or the service config is wrong.
+            sent, the service config is wrong, or ``faults`` are given for sockets.
     """
     return ChannelPair(
         servicers,
@@ -224,6 +228,7 @@ def open_channel_pair(
         metadata=metadata,
         service_config=service_config,
         sockets=sockets,
+        faults=faults,
         server_ssl_context=server_ssl_context,
         ssl_context=ssl_context,
         server_hostname=server_hostname,

@@ -7,6 +7,8 @@ import socket
 import trio
 import trio.testing
 
+from trio_grpc.testing._faults import Faults
+
 
 class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
     """Accepts what `connect` makes.
@@ -15,11 +17,18 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
 
     Args:
         sockets: use a `socket.socketpair` per connection instead of in-memory streams: the production I/O path.
+        faults: what lies between the two ends of each connection.
+
+    Raises:
+        ValueError: ``sockets`` together with ``faults``: real sockets have no virtual latency.
     """
 
     name = "memory"
 
-    def __init__(self, *, sockets: bool = False) -> None:
+    def __init__(self, *, sockets: bool = False, faults: Faults | None = None) -> None:
+        if sockets and faults is not None:
+            raise ValueError("faults are for connections in memory, so sockets must be False")
+        self._faults = faults
         self._sockets = sockets
         send_streams, receive_streams = trio.open_memory_channel[trio.abc.Stream](float("inf"))
         self._send_streams = send_streams
@@ -29,8 +38,10 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
         """Return the client's end of a new connection.
 
         Raises:
-            ConnectionRefusedError: the listener is closed.
+            ConnectionRefusedError: the listener is closed, or the faults say so.
         """
+        if self._faults is not None:
+            return await self._faults.connect(self._deliver)
         await trio.lowlevel.checkpoint()
         near: trio.abc.Stream
         far: trio.abc.Stream
@@ -39,12 +50,18 @@ class MemoryListener(trio.abc.Listener[trio.abc.Stream]):
         else:
             near, far = trio.testing.memory_stream_pair()
         try:
-            self._send_streams.send_nowait(far)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._deliver(far)
+        except ConnectionRefusedError:
             await trio.aclose_forcefully(near)
             await trio.aclose_forcefully(far)
-            raise ConnectionRefusedError("the in-memory listener is closed") from error
+            raise
         return near
+
+    def _deliver(self, far: trio.abc.Stream) -> None:
+        try:
+            self._send_streams.send_nowait(far)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            raise ConnectionRefusedError("the in-memory listener is closed") from error
 
     async def accept(self) -> trio.abc.Stream:
         """Wait for the server's end of the next connection.
