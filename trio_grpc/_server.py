@@ -22,6 +22,7 @@ from trio_grpc._compression import Compression, accept_encoding, get_compressor
 from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._intercepted_handler import InterceptedHandler
 from trio_grpc._interceptors import check_interceptors
+from trio_grpc._lone_exception import unwrapped
 from trio_grpc._options import (
     ConnectionLifetime,
     KeepaliveEnforcement,
@@ -130,26 +131,14 @@ class Server:
     async def run(self) -> None:
         """Serve until cancelled or drained."""
         try:
-            async with self._services, trio.open_nursery() as nursery:
-                self._nursery = nursery
-                with self._accepting:
-                    async with trio.open_nursery() as accepting:
-                        for listener in self._listeners:
-                            accepting.start_soon(self._accept, listener, nursery)
-        except BaseException as error:
-            # Ctrl-C and a listener that breaks come out as what they are, not in the groups of our two nurseries. By
-            # duck typing: Python 3.10 has no such class of its own.
-            lone: Any = error
-            while len(getattr(lone, "exceptions", ())) == 1:
-                lone = lone.exceptions[0]
-            if lone is error:
-                raise
-            context = lone.__context__
-            try:
-                raise lone
-            finally:
-                lone.__context__ = context
-                del lone, error
+            # Ctrl-C and a listener that breaks come out as what they are, not in the groups of our two nurseries.
+            with unwrapped():
+                async with self._services, trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            for listener in self._listeners:
+                                accepting.start_soon(self._accept, listener, nursery)
         finally:
             await _close(self._listeners, self._socket_files)
             self._drained.set()

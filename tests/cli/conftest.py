@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +66,30 @@ def start(*arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
 
 def wait_for_socket(path: Path, process: subprocess.Popen[str]) -> None:
     for _ in range(2000):
-        if path.is_socket():
-            return
+        with socket.socket(socket.AF_UNIX) as client:
+            # The file is there a moment before the server listens.
+            if client.connect_ex(str(path)) == 0:
+                return
         if process.poll() is not None:
             raise AssertionError(process.communicate()[1])
         time.sleep(0.01)
     raise AssertionError("the server has not started")
 
 
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with reflection and health."""
-    path = tmp_path_factory.mktemp("served") / "socket"
-    process = start("serve", "tests.cli.served:Served", "--address", f"unix:{path}")
+@contextmanager
+def serving(path: Path, *arguments: str) -> Iterator[str]:
+    """Runs a server for the length of a block, and gives its target."""
+    process = start("serve", *arguments, "--address", f"unix:{path}")
     try:
         wait_for_socket(path, process)
         yield f"unix:{path}"
     finally:
         process.terminate()
         process.communicate(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with reflection and health."""
+    with serving(tmp_path_factory.mktemp("served") / "socket", "tests.cli.served:Served") as target:
+        yield target

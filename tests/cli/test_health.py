@@ -6,7 +6,7 @@ import json
 import signal
 from pathlib import Path
 
-from tests.cli.conftest import CommandLine, start, wait_for_socket
+from tests.cli.conftest import CommandLine, serving, start, wait_for_socket
 
 
 def test_a_server_that_serves_is_exit_code_0(command: CommandLine, target: str) -> None:
@@ -30,19 +30,13 @@ def test_nobody_there_is_the_code_of_unavailable(command: CommandLine, tmp_path:
 
 
 def test_a_server_without_the_service_is_the_code_of_unimplemented(command: CommandLine, tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    server = start("serve", "tests.cli.served:several", "--no-health", "--no-reflection", "-a", f"unix:{path}")
-    try:
-        wait_for_socket(path, server)
-        done = command("health", f"unix:{path}")
+    with serving(tmp_path / "socket", "tests.cli.served:several", "--no-health", "--no-reflection") as target:
+        done = command("health", target)
         assert done.code == 64 + 12
         assert "has no health service" in done.err
-        done = command("list", f"unix:{path}")
+        done = command("list", target)
         assert done.code == 64 + 12
         assert "has no reflection: describe the service with --proto FILE or --descriptors FILE" in done.err
-    finally:
-        server.terminate()
-        server.communicate(timeout=20)
 
 
 def test_watch_tells_of_each_change_until_ctrl_c(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CommandLine, start, wait_for_socket
+from tests.cli.conftest import CommandLine, serving
 from tests.cli.served import Served
 from trio_grpc.cli._serve import load_servicers
 
@@ -63,31 +63,19 @@ def test_a_client_with_the_right_certificate_is_served_and_others_are_told_why(
         authority.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
     expired = authority.issue_cert("greeter.example", not_after=datetime(2020, 1, 1, tzinfo=timezone.utc))
     expired.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "expired.pem"))
-    path = tmp_path / "socket"
-    target = f"unix:{path}"
     tls = ("--cacert", str(tmp_path / "ca.pem"), "--server-name", "greeter.example")
-    server = start(
-        "serve", "tests.cli.served:Served", "-a", target,
+    served = "tests.cli.served:Served"
+    certificates = (
         "--cert", str(tmp_path / "greeter.example.pem"), "--client-cacert", str(tmp_path / "ca.pem"),
     )  # fmt: skip
-    try:
-        wait_for_socket(path, server)
+    with serving(tmp_path / "strict", served, *certificates) as target:
         assert command("health", target, *tls, "--cert", str(tmp_path / "client.example.pem")).out == "SERVING\n"
         done = command("health", target, *tls)
         assert done.code == 64 + 14
         assert "certificate required" in done.err
         assert done.err.count("\n") == 1
-    finally:
-        server.terminate()
-        server.communicate(timeout=20)
-    path.unlink(missing_ok=True)
-    server = start("serve", "tests.cli.served:Served", "-a", target, "--cert", str(tmp_path / "expired.pem"))
-    try:
-        wait_for_socket(path, server)
+    with serving(tmp_path / "old", served, "--cert", str(tmp_path / "expired.pem")) as target:
         done = command("health", target, *tls)
         assert done.code == 64 + 14
         assert "certificate verify failed for 'greeter.example': certificate has expired" in done.err
         assert done.err.count("\n") == 1
-    finally:
-        server.terminate()
-        server.communicate(timeout=20)

@@ -9,11 +9,11 @@ import trio
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from trio_grpc._channel import Channel
+from trio_grpc._lone_exception import unwrapped
 from trio_grpc._metadata import Metadata
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._stub import StreamStreamMethod, StreamUnaryMethod, UnaryStreamMethod, UnaryUnaryMethod
 from trio_grpc.cli._requests import RequestData
-from trio_grpc.cli._running import unwrapped
 
 _KINDS: dict[Cardinality, Any] = {
     Cardinality.UNARY_UNARY: UnaryUnaryMethod,

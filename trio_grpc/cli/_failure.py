@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from typing import NoReturn
 
 import click
 
@@ -49,13 +48,4 @@ def rpc_failure(error: RpcError, what: str = "") -> Failure:
     return Failure(f"{subject}{error.code.name}{text}", ExitCode.RPC + error.code.value)
 
 
-def fail(message: str, exit_code: int = ExitCode.FAILURE) -> NoReturn:
-    """End the command.
-
-    Raises:
-        Failure: always.
-    """
-    raise Failure(message, exit_code)
-
-
-__all__ = ["ExitCode", "Failure", "fail", "rpc_failure"]
+__all__ = ["ExitCode", "Failure", "rpc_failure"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
+
+from trio_grpc._lone_exception import unwrapped
 
 ResultT = TypeVar("ResultT")
 
@@ -21,19 +22,4 @@ def run_async(function: Callable[[], Awaitable[ResultT]]) -> ResultT:
         return trio.run(function)
 
 
-@contextmanager
-def unwrapped() -> Iterator[None]:
-    """Let a lone exception out as what it is, where a nursery has made a group of it."""
-    try:
-        yield
-    except BaseException as error:
-        # By duck typing: Python 3.10 has no such class of its own.
-        lone: Any = error
-        while len(getattr(lone, "exceptions", ())) == 1:
-            lone = lone.exceptions[0]
-        if lone is error:
-            raise
-        raise lone from lone.__cause__
-
-
-__all__ = ["run_async", "unwrapped"]
+__all__ = ["run_async"]

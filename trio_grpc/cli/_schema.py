@@ -7,8 +7,8 @@ import difflib
 import importlib
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import wraps
+from graphlib import CycleError
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from trio_grpc._metadata import MetadataLike
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc.cli._failure import ExitCode, Failure, rpc_failure
-from trio_grpc.reflection._client import ReflectionClient
+from trio_grpc.reflection._client import ReflectionClient, in_import_order
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -147,21 +147,19 @@ class FileSchema(Schema):
     def __init__(self, files: Any) -> None:
         self.pool: Any = descriptor_pool.DescriptorPool()
         self._services: list[str] = []
-        pending = {file.name: file for file in files.file}
-        # protoc's order is that of imports; other tools' sets need not be.
-        while pending:
-            ready = [file for file in pending.values() if not any(name in pending for name in file.dependency)]
-            if not ready:
-                raise Failure(f"the files import each other: {', '.join(sorted(pending))}")
-            add: Any = self.pool.AddSerializedFile  # protobuf's stubs have no types for it
-            for file in ready:
-                del pending[file.name]
-                try:
-                    add(file.SerializeToString())
-                except TypeError as error:
-                    raise Failure(f"{file.name} cannot be used: {error}") from error
-                prefix = f"{file.package}." if file.package else ""
-                self._services.extend(prefix + service.name for service in file.service)
+        try:
+            # protoc's order is that of imports; other tools' sets need not be.
+            ordered = in_import_order({file.name: file for file in files.file})
+        except CycleError as error:
+            raise Failure(f"the files import each other: {', '.join(sorted(set(error.args[1])))}") from error
+        add: Any = self.pool.AddSerializedFile  # protobuf's stubs have no types for it
+        for file in ordered:
+            try:
+                add(file.SerializeToString())
+            except TypeError as error:
+                raise Failure(f"{file.name} cannot be used: {error}") from error
+            prefix = f"{file.package}." if file.package else ""
+            self._services.extend(prefix + service.name for service in file.service)
 
     async def services(self) -> list[str]:
         return sorted(self._services)
@@ -236,11 +234,6 @@ def schema_options(command: CommandT) -> CommandT:
     return with_schema  # type: ignore[return-value]  # the same, but for its arguments
 
 
-def channel_or_none(schema: SchemaOptions, channel: Channel) -> AbstractAsyncContextManager[Channel | None]:
-    """Return the channel if the server has to be asked for its description."""
-    return channel if schema.by_reflection else nullcontext(None)
-
-
 def _compile(protos: Sequence[str], include: Sequence[str]) -> Any:
     """Return the descriptors of .proto files and their imports."""
     try:
@@ -282,4 +275,4 @@ def _near(name: str, names: Sequence[str] | Any) -> str:
     return f": there are {shown}{' and more' if len(known) > 8 else ''}"
 
 
-__all__ = ["FileSchema", "Schema", "SchemaOptions", "ServerSchema", "channel_or_none", "schema_options"]
+__all__ = ["FileSchema", "Schema", "SchemaOptions", "ServerSchema", "schema_options"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool
@@ -88,34 +89,19 @@ class ReflectionClient:
             if name not in files:
                 raise ValueError(f"the server's reflection did not give {name}, which it was asked for")
             missing.extend(files[name].dependency)
-        for name in files:
-            self._add(name, files)
-
-    def _add(self, name: str, files: dict[str, Any]) -> None:
-        """Add a file to the pool, after those that it imports."""
-        # Iteratively: a chain of imports may be longer than Python's stack.
-        pending = [name]
-        under_way: set[str] = set()
-        while pending:
-            name = pending[-1]
-            file = files.get(name)
-            if name in self._known or file is None:
-                pending.pop()
-                continue
-            needed = [other for other in file.dependency if other not in self._known and other in files]
-            if needed:
-                under_way.add(name)
-                if under_way.intersection(needed):
-                    raise ValueError(f"the server's reflection has files that import each other: {name}")
-                pending.extend(needed)
+        try:
+            ordered = in_import_order(files)
+        except CycleError as error:
+            raise ValueError(f"the server's reflection has files that import each other: {error.args[1][0]}") from error
+        for file in ordered:
+            if file.name in self._known:
                 continue
             try:
                 self.pool.AddSerializedFile(file.SerializeToString())
             except TypeError as error:
+                name = file.name
                 raise ValueError(f"the server's reflection gave a {name} that is no valid file: {error}") from error
-            self._known.add(name)
-            under_way.discard(name)
-            pending.pop()
+            self._known.add(file.name)
 
     async def _ask(self, **question: str) -> Any:
         """Return the answer to one question.
@@ -147,8 +133,23 @@ class ReflectionClient:
         return answer
 
 
+def in_import_order(files: Mapping[str, Any]) -> list[Any]:
+    """Return files, each after those of them that it imports: a descriptor pool takes them in no other order.
+
+    Args:
+        files: ``FileDescriptorProto`` messages by their names.
+
+    Raises:
+        graphlib.CycleError: some import each other.
+    """
+    sorter = TopologicalSorter({name: [one for one in file.dependency if one in files] for name, file in files.items()})
+    return [files[name] for name in sorter.static_order()]
+
+
 def _own_file(name: str) -> Any:
     """Return a file that protobuf brings, None if it brings none of this name."""
+    if not name.startswith("google/protobuf/"):
+        return None
     try:
         default: Any = descriptor_pool.Default  # protobuf's stubs have no types for it
         found = default().FindFileByName(name)
@@ -156,7 +157,7 @@ def _own_file(name: str) -> Any:
         return None
     file = descriptor_pb2.FileDescriptorProto()
     found.CopyToProto(file)
-    return file if name.startswith("google/protobuf/") else None
+    return file
 
 
-__all__ = ["ReflectionClient"]
+__all__ = ["ReflectionClient", "in_import_order"]

@@ -11,13 +11,13 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 import trio
 
 import trio_grpc
 from tests.interop.standard.cases import CASES, Client, Soak
 from tests.interop.standard.options import boolean
+from trio_grpc._lone_exception import unwrapped
 
 
 class TookTooLong(Exception):
@@ -78,20 +78,13 @@ async def run(name: str, case: Callable[[Client], Awaitable[None]], target: str,
         await trio.sleep(options.patience)
         raise TookTooLong(f"{name} has not ended within {options.patience:g} s")
 
-    try:
+    with unwrapped():
         # Not a scope with a deadline: that would go out with every call.
         async with trio.open_nursery() as nursery:
             nursery.start_soon(give_up)
             async with open_channel() as channel:
                 await case(Client(channel, open_channel, soak, options.concurrency))
             nursery.cancel_scope.cancel()
-    except BaseException as error:
-        lone: Any = error
-        while len(getattr(lone, "exceptions", ())) == 1:
-            lone = lone.exceptions[0]
-        if lone is error:
-            raise
-        raise lone from None
 
 
 async def main(options: argparse.Namespace) -> int:
