@@ -113,7 +113,8 @@ def explain(error: BaseException, server_hostname: str | None = None) -> str:
         # Only those that OpenSSL made have a reason.
         reason = getattr(cause, "reason", None) or ""
         words = reason.replace("_", " ").lower()
-        if isinstance(cause, ssl.SSLEOFError) or reason == "UNEXPECTED_EOF_WHILE_READING":
+        # Which of the three it is depends on the releases of Python and OpenSSL.
+        if isinstance(cause, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) or reason == "UNEXPECTED_EOF_WHILE_READING":
             return "the peer hung up in the middle of it"
         if reason in _NOT_TLS:
             return f"the peer does not speak TLS ({words})"
