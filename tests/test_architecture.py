@@ -41,8 +41,9 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         _deadline _version _private_pool _compressors _lone_exception _tls_info
         """,
         "_status _zstd",
-        "_method _codec _compression",
-        "_options",
+        "_codec _compression",
+        "_method _options",
+        "_plain_codecs _json_codec",
         # the protocol, and the one seam to the operating system
         """
         _transport.messages _transport.headers _transport.header_codec _transport.flow_control
@@ -88,8 +89,10 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_call",
         "_intercepted_call _awaited",
         "_stub _handler_pool",
+        "_open_channel",
         "_servicer",
-        "_intercepted_handler",
+        "_generic_servicer _intercepted_handler",
+        "_generic_handlers",
         "_server",
         # the standard services
         "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue orca._v3",
@@ -146,7 +149,7 @@ RESERVED: Mapping[str, str] = {
     "h2": r"_transport\.(framer|header_codec)",
     "hpack": r"_transport\.(framer|header_codec)",
     "hyperframe": r"_transport\.(framer|header_codec)",
-    "google": r"_codec|cli\._(schema|messages|proto_text|requests|conversation|call)"
+    "google": r"_codec|_json_codec|cli\._(schema|messages|proto_text|requests|conversation|call)"
     r"|_private_pool|protoc|protoc_plugin|(health|reflection|channelz|orca)(\..+)?|.*_pb2|.*_trio_grpc",
     "grpc_tools": r"protoc|cli\._schema",
     "compression": r"_zstd",

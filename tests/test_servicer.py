@@ -16,7 +16,7 @@ from tests.behaviour.scripted import CLIENT_STREAM, UNARY, ScriptedServer, expec
 from tests.support.echo import Context, Echo, Requests
 from trio_grpc import Compression, Limits, RpcError, Servicer, StatusCode
 from trio_grpc._codec import ProtobufCodec
-from trio_grpc._servicer import find_handlers
+from trio_grpc._servicer import find_handlers, handler_maker
 from trio_grpc.testing import HeadersFrame, open_channel_pair
 
 Clock = trio.testing.MockClock
@@ -24,7 +24,7 @@ PATHS = {"/echo.Echo/Unary", "/echo.Echo/ServerStream", "/echo.Echo/ClientStream
 
 
 def find(*servicers: Any) -> dict[str, Any]:
-    return dict(find_handlers(servicers, ProtobufCodec(), Limits()))
+    return dict(find_handlers(servicers, handler_maker(ProtobufCodec(), Limits())))
 
 
 # -- finding them

@@ -49,7 +49,6 @@ if typing.TYPE_CHECKING:
     from trio_grpc._channel import Channel as Channel
     from trio_grpc._channel import ChannelStatistics as ChannelStatistics
     from trio_grpc._channel import LoadBalancing as LoadBalancing
-    from trio_grpc._channel import open_channel as open_channel
     from trio_grpc._codec import Codec as Codec
     from trio_grpc._codec import ProtobufCodec as ProtobufCodec
     from trio_grpc._compression import Compression as Compression
@@ -60,19 +59,26 @@ if typing.TYPE_CHECKING:
     from trio_grpc._credentials import CallCredentials as CallCredentials
     from trio_grpc._credentials import CallCredentialsLike as CallCredentialsLike
     from trio_grpc._credentials import CallInfo as CallInfo
+    from trio_grpc._generic_servicer import GenericHandler as GenericHandler
+    from trio_grpc._generic_servicer import GenericServicer as GenericServicer
+    from trio_grpc._generic_servicer import IncomingCall as IncomingCall
     from trio_grpc._interceptors import ClientInterceptor as ClientInterceptor
     from trio_grpc._interceptors import InterceptedCall as InterceptedCall
     from trio_grpc._interceptors import Proceed as Proceed
+    from trio_grpc._json_codec import JsonCodec as JsonCodec
     from trio_grpc._metadata import Metadata as Metadata
     from trio_grpc._metadata import MetadataError as MetadataError
     from trio_grpc._metadata import MetadataLike as MetadataLike
     from trio_grpc._method import Cardinality as Cardinality
     from trio_grpc._method import Method as Method
+    from trio_grpc._open_channel import open_channel as open_channel
     from trio_grpc._options import ConnectionLifetime as ConnectionLifetime
     from trio_grpc._options import Keepalive as Keepalive
     from trio_grpc._options import KeepaliveEnforcement as KeepaliveEnforcement
     from trio_grpc._options import Limits as Limits
     from trio_grpc._options import ServerKeepalive as ServerKeepalive
+    from trio_grpc._plain_codecs import BytesCodec as BytesCodec
+    from trio_grpc._plain_codecs import FunctionCodec as FunctionCodec
     from trio_grpc._run import run as run
     from trio_grpc._server import Server as Server
     from trio_grpc._server import ServerStatistics as ServerStatistics
@@ -92,6 +98,7 @@ if typing.TYPE_CHECKING:
 
 __all__ = (
     "BearerToken",
+    "BytesCodec",
     "CallCredentials",
     "CallCredentialsLike",
     "CallEnd",
@@ -110,9 +117,14 @@ __all__ = (
     "DecompressedTooLarge",
     "Endpoint",
     "FailurePercentageEjection",
+    "FunctionCodec",
+    "GenericHandler",
+    "GenericServicer",
     "HealthCheckConfig",
     "HedgingPolicy",
+    "IncomingCall",
     "InterceptedCall",
+    "JsonCodec",
     "Keepalive",
     "KeepaliveEnforcement",
     "LeastRequest",
@@ -172,6 +184,12 @@ __all__ = (
 
 #: Which room has which name.
 _HOMES = {
+    "IncomingCall": "_generic_servicer",
+    "GenericHandler": "_generic_servicer",
+    "GenericServicer": "_generic_servicer",
+    "JsonCodec": "_json_codec",
+    "FunctionCodec": "_plain_codecs",
+    "BytesCodec": "_plain_codecs",
     "ConnectivityState": "_balancing.connectivity",
     "Endpoint": "_balancing.endpoint",
     "ServiceConfigError": "_balancing.json_fields",
@@ -208,7 +226,7 @@ _HOMES = {
     "Channel": "_channel",
     "ChannelStatistics": "_channel",
     "LoadBalancing": "_channel",
-    "open_channel": "_channel",
+    "open_channel": "_open_channel",
     "Codec": "_codec",
     "ProtobufCodec": "_codec",
     "Compression": "_compression",

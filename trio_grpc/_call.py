@@ -60,11 +60,12 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         config: what the channel's service config says of the method; None where there is no service config.
     """
 
-    __slots__ = ("_configured", "channel", "config", "default_encoding", "head", "method")
+    __slots__ = ("_codec_name", "_configured", "channel", "config", "default_encoding", "head", "method")
 
     def __init__(self, channel: Channel, method: Method[RequestT, ResponseT]) -> None:
+        codec = method.codec or channel.codec
         super().__init__(
-            channel.codec,
+            codec,
             channel.limits,
             sent_type=method.request_type,
             received_type=method.response_type,
@@ -73,6 +74,7 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         )
         self.channel: Channel = channel
         self.method: Method[RequestT, ResponseT] = method
+        self._codec_name = codec.name
         self.default_encoding: str = channel._default_encoding
         self.head: HeaderTemplate = self.head_for(self.default_encoding)
         self.config: MethodConfig | None = None
@@ -181,7 +183,7 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
 
     def head_for(self, encoding: str) -> HeaderTemplate:
         """Return the request head for an encoding."""
-        return self.channel._request_head(self.method.path, encoding)
+        return self.channel._request_head(self.method.path, encoding, self._codec_name)
 
     def choose_encoding(self, compression: Compression | str | None) -> str:
         """Return the wire name of the encoding for one call.

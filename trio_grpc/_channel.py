@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from math import inf, isnan
 from types import TracebackType
-from typing import Literal, final
+from typing import Any, final
 
 import attrs
 import trio
@@ -28,12 +28,14 @@ from trio_grpc._balancing.resolver import Resolver
 from trio_grpc._balancing.service_config import UNRESOLVED, ServiceConfig, ServiceConfigLike, to_service_config
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
-from trio_grpc._codec import Codec, choose_codec
+from trio_grpc._codec import Codec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._credentials import Attacher, CallCredentialsLike
 from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
-from trio_grpc._options import Keepalive, Limits, check_ascii, check_kind, check_text, option_or_default
+from trio_grpc._method import Cardinality, Method
+from trio_grpc._options import Keepalive, Limits, check_ascii, check_kind, check_text
+from trio_grpc._plain_codecs import FunctionCodec
 from trio_grpc._retry import RetryThrottle
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
@@ -52,7 +54,7 @@ Target = str | trio.abc.Stream | Callable[[], Awaitable[trio.abc.Stream]]
 LoadBalancing = PolicyName | PolicyFactory
 
 #: Seconds without calls after which a channel goes IDLE (grpc-go's default), and the least that it may be (C-core's).
-_IDLE_TIMEOUT = 1800.0
+IDLE_TIMEOUT = 1800.0
 _LEAST_IDLE_TIMEOUT = 1.0
 
 
@@ -113,6 +115,7 @@ class Channel:
         interceptors: Iterable[ClientInterceptor],
         credentials: CallCredentialsLike | None,
         retries: bool,
+        make_method: Callable[[Channel, Method[Any, Any]], Any],
     ) -> None:
         # Before anything can fail: `__del__` looks at it.
         self._entered = False
@@ -141,6 +144,8 @@ class Channel:
         self.limits = limits
         self._keepalive = keepalive
         self.codec = codec
+        #: Makes what the attributes of a stub are: the rooms above know how.
+        self._make_method = make_method
         #: The wire name of ``compression=``, for the rooms above.
         self._default_encoding: str = "identity" if compression is None else compression_name(compression)
         self._metadata = encode_metadata(metadata)
@@ -178,7 +183,7 @@ class Channel:
         #: Calls with a timeout would otherwise start it and end it, where they come one after the other.
         self._timer_task: Timer
         self._own_stream = target if isinstance(target, trio.abc.Stream) else None
-        self._heads: dict[tuple[str, str], HeaderTemplate] = {}
+        self._heads: dict[tuple[str, str, str], HeaderTemplate] = {}
 
     # -- lifetime
 
@@ -295,6 +300,72 @@ class Channel:
     def __repr__(self) -> str:
         return f"<Channel to {self.target}, {self.state.value}>"
 
+    # -- for stubs that grpcio's code generator has made: x_pb2_grpc.XStub(channel)
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """Return what calls a method with one request and one response, a `UnaryUnaryMethod`.
+
+        Stubs that grpcio has generated call this, with the arguments of `grpc.aio.Channel`. It serves just as well
+        where there is no generated code at all.
+
+        Args:
+            method: the path, as ``/package.Service/Method``.
+            request_serializer: takes a request and returns its bytes; None for requests that are bytes.
+            response_deserializer: takes bytes and returns a response; None for responses that stay bytes.
+            _registered_method: has no effect.
+
+        Raises:
+            ValueError: that is no path of a method.
+            TypeError: an argument is of another type.
+        """
+        return self._bind(Cardinality.UNARY_UNARY, method, request_serializer, response_deserializer)
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """Return what calls a method with a stream of responses, a `UnaryStreamMethod`. See `unary_unary`."""
+        return self._bind(Cardinality.UNARY_STREAM, method, request_serializer, response_deserializer)
+
+    def stream_unary(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """Return what calls a method with a stream of requests, a `StreamUnaryMethod`. See `unary_unary`."""
+        return self._bind(Cardinality.STREAM_UNARY, method, request_serializer, response_deserializer)
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Callable[[Any], bytes] | None = None,
+        response_deserializer: Callable[[bytes], Any] | None = None,
+        _registered_method: bool | None = False,
+    ) -> Any:
+        """Return what calls a method with a stream each way, a `StreamStreamMethod`. See `unary_unary`."""
+        return self._bind(Cardinality.STREAM_STREAM, method, request_serializer, response_deserializer)
+
+    def _bind(
+        self,
+        cardinality: Cardinality,
+        path: str,
+        serializer: Callable[[Any], bytes] | None,
+        deserializer: Callable[[bytes], Any] | None,
+    ) -> Any:
+        codec = FunctionCodec(serializer, deserializer)
+        return self._make_method(self, Method.at(path, cardinality, codec=codec))
+
     # -- for the rooms above (one RPC); private, so that what users see does not drag in the transport
 
     def _connection_nowait(self) -> Connection | None:
@@ -342,14 +413,16 @@ class Channel:
         if not self._entered:
             raise RuntimeError("the channel is not open: use 'async with trio_grpc.open_channel(...) as channel'")
 
-    def _request_head(self, path: str, encoding: str) -> HeaderTemplate:
+    def _request_head(self, path: str, encoding: str, codec: str) -> HeaderTemplate:
         """Return the header fields that all requests of one method share.
 
-        One object per method and encoding, however many stubs there are: encoders remember templates by identity.
+        One object per method, encoding and codec, however many stubs there are: encoders remember templates by
+        identity.
         """
-        head = self._heads.get((path, encoding))
+        key = (path, encoding, codec)
+        head = self._heads.get(key)
         if head is None:
-            head = self._heads[path, encoding] = self._make_request_head(path, encoding, self.codec.name)
+            head = self._heads[key] = self._make_request_head(path, encoding, codec)
         return head
 
     def _own_request_head(self, path: str) -> HeaderTemplate:
@@ -357,7 +430,7 @@ class Channel:
         return self._make_request_head(path, "identity", "proto")
 
     def _make_request_head(self, path: str, encoding: str, codec: str) -> HeaderTemplate:
-        content_type = "application/grpc" if codec == "proto" else f"application/grpc+{codec}"
+        content_type = "application/grpc" if codec in {"proto", ""} else f"application/grpc+{codec}"
         return HeaderTemplate(
             (
                 *request_template(
@@ -461,99 +534,4 @@ def _check_idle_timeout(idle_timeout: object) -> float:
     return max(float(idle_timeout), _LEAST_IDLE_TIMEOUT)
 
 
-def open_channel(
-    target: Target,
-    *,
-    ssl_context: ssl.SSLContext | None = None,
-    server_hostname: str | None = None,
-    authority: str | None = None,
-    user_agent: str | None = None,
-    limits: Limits | None = None,
-    keepalive: Keepalive | None = None,
-    compression: Compression | str | None = None,
-    metadata: MetadataLike | None = None,
-    codec: Codec | None = None,
-    http_proxy: str | Literal[False] | None = None,
-    load_balancing: LoadBalancing | None = None,
-    service_config: ServiceConfigLike | None = None,
-    service_config_from_dns: bool = False,
-    resolvers: Mapping[str, Resolver] | None = None,
-    idle_timeout: float | None = _IDLE_TIMEOUT,
-    interceptors: Iterable[ClientInterceptor] = (),
-    credentials: CallCredentialsLike | None = None,
-    retries: bool = True,
-) -> Channel:
-    """Open a channel for the length of an ``async with`` block.
-
-    The channel connects when its first call needs it, and again after a lost connection. All its tasks end with the
-    block.
-
-    Args:
-        target: ``"host:port"``, ``"dns:///host:port"``, ``"dns://1.2.3.4:53/host:port"``,
-            ``"ipv4:1.2.3.4:5,1.2.3.5:5"``, ``"ipv6:[::1]:5"``, ``"unix:path"``, ``"unix-abstract:name"``, a name of one
-            of ``resolvers``; or a connected `trio.abc.Stream`, which the channel then owns; or an async callable that
-            returns a new one per connection.
-        ssl_context: TLS with this context, e.g. from `ssl.create_default_context`. Its ALPN protocols are set to
-            ``h2``, which the peer must select (RFC 9113, 3.2). None: plaintext.
-        server_hostname: the name that the peer's certificate must carry, and SNI; default: the target's host.
-        authority: the ``:authority`` pseudo-header; default: the target's ``host:port``, ``localhost`` for unix
-            sockets and streams.
-        user_agent: the application's own part of the ``user-agent``, put in front of ours.
-        limits: what the channel accepts; default `Limits`.
-        keepalive: when to ask whether a quiet server is still there; None for never.
-        compression: algorithm for requests; per call, ``compression=`` overrides it.
-        metadata: metadata sent with every call.
-        codec: turns messages into bytes; default protobuf.
-        http_proxy: the proxy before the target, as ``"http://user:password@host:port"``; False for none. None: what
-            the environment says right now (gRFC A1), which is the first of ``grpc_proxy``, ``https_proxy`` and
-            ``http_proxy``, unless ``no_grpc_proxy`` or else ``no_proxy`` names the target. Unix sockets, and streams
-            that are not opened by the channel, are never proxied.
-        load_balancing: which of the target's addresses calls go to: the name of a policy, such as ``"round_robin"``;
-            one with options, such as `RingHash`; or a class of your own made from `LoadBalancingPolicy`. None: what
-            the service config says, ``"pick_first"`` where it says nothing.
-        service_config: what holds for calls while the resolver publishes no service config: one, or its JSON.
-        service_config_from_dns: look up the TXT record ``_grpc_config.host`` (gRFC A2) together with the addresses of
-            the target's host; its service config goes before ``service_config``. It takes dnspython.
-        resolvers: resolvers by the scheme of the targets that they resolve; they go before the built-in ones.
-        idle_timeout: seconds without calls after which the channel lets go of its connections until the next call; at
-            least 1 (a smaller one is taken for that), 30 minutes by default as in grpc-go. None: never.
-        interceptors: run around every call, the first of them outermost.
-        credentials: asked for metadata by each call, such as `BearerToken`; or an async callable that is given a
-            `CallInfo` and returns metadata. They take ``ssl_context`` or a unix socket, unless they allow plaintext.
-        retries: False turns off the retries and hedges that a service config asks for (C-core's
-            ``grpc.enable_retries``). A call that the server has certainly not run is repeated all the same.
-
-    Returns:
-        A `Channel`, to be entered with ``async with``.
-
-    Raises:
-        ValueError: the target, the metadata or an option is malformed, or there are credentials but no TLS; the message
-            names it.
-        TypeError: the target or an option is of none of these types.
-        ModuleNotFoundError: the target names a name server, or there is ``service_config_from_dns``: both take
-            dnspython (``pip install 'trio-grpc[dns]'``).
-    """
-    return Channel(
-        target,
-        ssl_context=ssl_context,
-        server_hostname=server_hostname,
-        authority=authority,
-        user_agent=user_agent,
-        limits=option_or_default("limits", limits, Limits),
-        keepalive=keepalive,
-        compression=compression,
-        metadata=metadata,
-        codec=choose_codec(codec),
-        http_proxy=http_proxy,
-        load_balancing=load_balancing,
-        service_config=service_config,
-        service_config_from_dns=service_config_from_dns,
-        resolvers=resolvers,
-        idle_timeout=idle_timeout,
-        interceptors=interceptors,
-        credentials=credentials,
-        retries=retries,
-    )
-
-
-__all__ = ["Channel", "ChannelStatistics", "LoadBalancing", "Target", "open_channel"]
+__all__ = ["Channel", "ChannelStatistics", "LoadBalancing", "Target"]

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from trio_grpc._codec import Codec, choose_codec
+
 __all__ = ["Cardinality", "Method"]
 
 RequestT = TypeVar("RequestT")
@@ -48,6 +50,11 @@ def _check_name(_: Method[Any, Any], attribute: attrs.Attribute[str], value: str
         raise ValueError(f"method {attribute.name} must be printable ASCII without spaces and '/', got {value!r}")
 
 
+def _check_codec(_: Method[Any, Any], __: attrs.Attribute[Codec | None], value: Codec | None) -> None:
+    if value is not None:
+        choose_codec(value)
+
+
 def _make_path(method: Method[Any, Any]) -> str:
     return f"/{method.service}/{method.name}"
 
@@ -68,6 +75,7 @@ class Method(Generic[RequestT, ResponseT]):
         response_type: Class of the response messages.
         idempotent: Whether the method may be repeated without harm (``idempotency_level`` in the .proto
             file).
+        codec: Turns this method's messages into bytes and back; None for the codec of the channel or server.
         path: The HTTP/2 ``:path`` of the method, such as ``/pkg.Greeter/SayHello``.
         full_name: The method's full protobuf name, such as ``pkg.Greeter.SayHello``.
     """
@@ -78,9 +86,41 @@ class Method(Generic[RequestT, ResponseT]):
     request_type: type[RequestT]
     response_type: type[ResponseT]
     idempotent: bool = False
+    codec: Codec | None = attrs.field(default=None, validator=_check_codec)
     # Made once: the path is read for every call.
     path: str = attrs.field(init=False, default=attrs.Factory(_make_path, takes_self=True))
     full_name: str = attrs.field(init=False, default=attrs.Factory(_make_full_name, takes_self=True))
+
+    @classmethod
+    def at(
+        cls,
+        path: str,
+        cardinality: Cardinality,
+        request_type: type[Any] = object,
+        response_type: type[Any] = object,
+        *,
+        codec: Codec | None = None,
+    ) -> Method[Any, Any]:
+        """Return a method by its path, for programs without generated code.
+
+        Args:
+            path: as ``/package.Service/Method``.
+            cardinality: Which sides stream.
+            request_type: Class of the request messages, as far as the codec cares.
+            response_type: Class of the response messages.
+            codec: Turns messages into bytes and back; None for the codec of the channel or server.
+
+        Raises:
+            ValueError: That is no such path.
+            TypeError: An argument is of another type.
+        """
+        if not isinstance(path, str):
+            raise TypeError(f"method path must be str, not {type(path).__name__}")
+        root, separator, rest = path.partition("/")
+        service, slash, name = rest.rpartition("/")
+        if root or not (separator and slash):
+            raise ValueError(f"method path must look like '/package.Service/Method', got {path!r}")
+        return cls(service, name, cardinality, request_type, response_type, codec=codec)
 
     def __repr__(self) -> str:
         return (

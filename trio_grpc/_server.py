@@ -19,6 +19,8 @@ import trio
 from trio_grpc._balancing.target import UnixTarget, parse_target
 from trio_grpc._codec import Codec, choose_codec
 from trio_grpc._compression import Compression, accept_encoding, get_compressor
+from trio_grpc._generic_handlers import GenericHandlers
+from trio_grpc._generic_servicer import GenericServicer
 from trio_grpc._handler_pool import HandlerPool
 from trio_grpc._intercepted_handler import InterceptedHandler
 from trio_grpc._interceptors import check_interceptors
@@ -33,7 +35,14 @@ from trio_grpc._options import (
     check_timeout,
     option_or_default,
 )
-from trio_grpc._servicer import MethodHandler, ServerInterceptor, Servicer, find_handlers
+from trio_grpc._servicer import (
+    MethodHandler,
+    ServerInterceptor,
+    Servicer,
+    find_handlers,
+    handler_maker,
+    not_implemented,
+)
 from trio_grpc._status import StatusCode
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
@@ -91,6 +100,7 @@ class Server:
         handshake_timeout: float,
         socket_files: Sequence[SocketFile],
         servicers: Sequence[Servicer],
+        generic: Any,
     ) -> None:
         self.addresses: tuple[str, ...] = tuple(addresses)
         self._handlers: Mapping[str, MethodHandler] = handlers
@@ -103,6 +113,8 @@ class Server:
         self._handshake_timeout = handshake_timeout
         self._socket_files = socket_files
         self._servicers = servicers
+        #: What is asked where `_handlers` has nothing, None where nobody is.
+        self._generic: GenericHandlers | None = generic
         self._connections: dict[Connection, HandlerPool] = {}
         self._accepting = trio.CancelScope()
         self._draining = False
@@ -234,9 +246,9 @@ class Server:
         """Find the handler of a new stream and start it, or refuse the stream. Called by the reader: never blocks."""
         request = stream.request
         assert request is not None
-        handler = self._handlers.get(request.path)
+        handler = self._handlers.get(request.path) or self._generic
         if handler is None:
-            stream.refuse(StatusCode.UNIMPLEMENTED, f"method {request.path[:256]} is not implemented here")
+            stream.refuse(StatusCode.UNIMPLEMENTED, not_implemented(request.path))
             return
         if request.encoding != "identity" and get_compressor(request.encoding) is None:
             # gRPC compression.md: the refusal must say what would be accepted.
@@ -327,13 +339,14 @@ async def serve(
     handshake_timeout: float = 120.0,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled or drained.
+    r"""Serve until cancelled or drained.
 
     Start it with ``server = await nursery.start(trio_grpc.serve, [servicer], "127.0.0.1:50051")``. Cancelling it
     cancels the handlers, lets their ``finally`` blocks run, and says goodbye to the clients.
 
     Args:
-        servicers: instances of generated servicer classes.
+        servicers: instances of generated servicer classes; and of `GenericServicer`, which are asked for methods that
+            none of those has.
         address: ``"host:port"`` (port 0 for any free one), ``"unix:path"``, ``"unix-abstract:name"``, a
             `trio.abc.Listener`, or several of these.
         ssl_context: TLS with this context. Its ALPN protocols are set to ``h2``, which clients must offer.
@@ -342,7 +355,7 @@ async def serve(
         keepalive_enforcement: how often clients may ask whether the server is; default `KeepaliveEnforcement`.
         connection_lifetime: how long connections are kept; default for ever.
         compression: algorithm for responses to clients that accept it; `ServicerContext.set_compression` overrides it.
-        codec: turns messages into bytes; default protobuf.
+        codec: turns messages into bytes; default protobuf. A method may have one of its own (`Method.codec`).
         interceptors: run around every RPC, the first of them outermost.
         handshake_timeout: seconds for TLS, and for the client's first SETTINGS frame (120, as grpc-go).
         task_status: for `trio.Nursery.start`; the started value is the running `Server`.
@@ -395,10 +408,11 @@ def prepare_server(
     connection_lifetime = option_or_default("connection_lifetime", connection_lifetime, ConnectionLifetime)
     around = check_interceptors(interceptors)
     # Chosen once, so that RPCs of a server without interceptors know nothing of any.
-    make_handler = partial(InterceptedHandler, around) if around else MethodHandler
-    codec = choose_codec(codec)
+    handler_class = partial(InterceptedHandler, around) if around else MethodHandler
+    make_handler = handler_maker(choose_codec(codec), limits, handler_class, compression)
     check_seconds("handshake_timeout", handshake_timeout)
-    handlers = find_handlers(servicers, codec, limits, make_handler, compression)
+    handlers = find_handlers(servicers, make_handler)
+    generic = [servicer for servicer in servicers if isinstance(servicer, GenericServicer)]
     if not servicers:
         raise ValueError("servicers must not be empty: there would be nothing to serve")
     if ssl_context is not None:
@@ -413,6 +427,7 @@ def prepare_server(
         connection_lifetime=connection_lifetime,
         handshake_timeout=handshake_timeout,
         servicers=servicers,
+        generic=GenericHandlers(generic, make_handler) if generic else None,
     )
 
 

@@ -43,7 +43,7 @@ ResponseT = TypeVar("ResponseT")
 ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
 
 #: What a client is told of an exception that the handler did not mean for it.
-_UNEXPECTED = "exception in the handler"
+UNEXPECTED = "exception in the handler"
 
 _OK_TRAILERS = HeaderTemplate(trailer_fields(0))
 #: Response heads by encoding; made once, because templates are compared by identity.
@@ -537,14 +537,14 @@ class MethodHandler(MessageCoder[Any, Any]):
         status = self._chosen_status(context, error)
         if status is None:
             self._log(stream, error)
-            status = RpcError(StatusCode.UNKNOWN, _UNEXPECTED)
+            status = RpcError(StatusCode.UNKNOWN, UNEXPECTED)
         try:
             context._finish(status)
         except Exception:
             _logger.exception("status of %s cannot be encoded", self.method.path)
             context.set_trailing_metadata(())
             context._added_metadata = ()
-            context._finish(RpcError(StatusCode.UNKNOWN, _UNEXPECTED))
+            context._finish(RpcError(StatusCode.UNKNOWN, UNEXPECTED))
 
     def _log(self, stream: Stream, error: Exception) -> None:
         """Tell the log of an exception that nobody expected."""
@@ -629,20 +629,44 @@ async def _drive(generator: Any, context: ServicerContext[Any]) -> None:
         await generator.aclose()
 
 
-def find_handlers(
-    servicers: Iterable[Servicer],
+def not_implemented(path: str) -> str:
+    """Return what a client is told that calls a method which is not served."""
+    return f"method {path[:256]} is not implemented here"
+
+
+#: Makes what runs the RPCs of one method from the method and the user's implementation.
+HandlerMaker = Callable[[Method[Any, Any], Handler], MethodHandler]
+
+
+def handler_maker(
     codec: Codec,
     limits: Limits,
-    make_handler: Callable[[Method[Any, Any], Handler, Codec, Limits], MethodHandler] = MethodHandler,
+    handler_class: Callable[[Method[Any, Any], Handler, Codec, Limits], MethodHandler] = MethodHandler,
     compression: Compression | str | None = None,
-) -> dict[str, MethodHandler]:
+) -> HandlerMaker:
+    """Return what makes the handlers of a server.
+
+    Raises:
+        ValueError: there is no such compression.
+    """
+    encoding = "identity" if compression is None else compression_name(compression)
+
+    def make_handler(method: Method[Any, Any], function: Handler) -> MethodHandler:
+        handler = handler_class(method, function, method.codec or codec, limits)
+        if encoding != "identity":
+            handler.compress_by_default(encoding)
+        return handler
+
+    return make_handler
+
+
+def find_handlers(servicers: Iterable[Servicer], make_handler: HandlerMaker) -> dict[str, MethodHandler]:
     """Return the handlers of all methods by their paths.
 
     Raises:
         TypeError: an object is not a servicer, or a method of its is not callable.
-        ValueError: two servicers implement the same service, or there is no such compression.
+        ValueError: two servicers implement the same service.
     """
-    encoding = "identity" if compression is None else compression_name(compression)
     handlers: dict[str, MethodHandler] = {}
     for servicer in servicers:
         methods = getattr(servicer, "__trio_grpc_methods__", None)
@@ -654,7 +678,5 @@ def find_handlers(
                 raise TypeError(f"{type(servicer).__name__}.{name} is not callable")
             if method.path in handlers:
                 raise ValueError(f"{method.path} is implemented by more than one servicer")
-            handler = handlers[method.path] = make_handler(method, function, codec, limits)
-            if encoding != "identity":
-                handler.compress_by_default(encoding)
+            handlers[method.path] = make_handler(method, function)
     return handlers

@@ -29,7 +29,7 @@ from trio_grpc._intercepted_call import (
 )
 from trio_grpc._interceptors import ClientInterceptor, End, InterceptedCall, intercept
 from trio_grpc._metadata import MetadataLike, encode_metadata
-from trio_grpc._method import Method
+from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._status import RpcError
 from trio_grpc._transport.header_codec import Field
@@ -539,3 +539,15 @@ _INTERCEPTED: Mapping[type[Any], type[Any]] = {
     StreamUnaryMethod: InterceptedStreamUnaryMethod,
     StreamStreamMethod: InterceptedStreamStreamMethod,
 }
+
+_KINDS: Mapping[Cardinality, type[Any]] = {
+    Cardinality.UNARY_UNARY: UnaryUnaryMethod,
+    Cardinality.UNARY_STREAM: UnaryStreamMethod,
+    Cardinality.STREAM_UNARY: StreamUnaryMethod,
+    Cardinality.STREAM_STREAM: StreamStreamMethod,
+}
+
+
+def bind(channel: Channel, method: Method[Any, Any]) -> Any:
+    """Return what calls a method on a channel: an object of the class for the method's kind."""
+    return _KINDS[method.cardinality](channel, method)

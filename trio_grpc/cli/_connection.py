@@ -13,7 +13,8 @@ import trio
 
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._bearer_token import BearerToken
-from trio_grpc._channel import Channel, open_channel
+from trio_grpc._channel import Channel
+from trio_grpc._open_channel import open_channel
 from trio_grpc._status import StatusCode
 from trio_grpc.cli._failure import ExitCode, Failure
 from trio_grpc.tls._contexts import client_context

@@ -11,16 +11,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from trio_grpc._channel import Channel
 from trio_grpc._lone_exception import unwrapped
 from trio_grpc._metadata import Metadata
-from trio_grpc._method import Cardinality, Method
-from trio_grpc._stub import StreamStreamMethod, StreamUnaryMethod, UnaryStreamMethod, UnaryUnaryMethod
+from trio_grpc._method import Method
+from trio_grpc._stub import bind
 from trio_grpc.cli._requests import RequestData
-
-_KINDS: dict[Cardinality, Any] = {
-    Cardinality.UNARY_UNARY: UnaryUnaryMethod,
-    Cardinality.UNARY_STREAM: UnaryStreamMethod,
-    Cardinality.STREAM_UNARY: StreamUnaryMethod,
-    Cardinality.STREAM_STREAM: StreamStreamMethod,
-}
 
 
 def open_call(channel: Channel, method: Method[Any, Any], requests: list[Any], **options: Any) -> Any:
@@ -32,7 +25,7 @@ def open_call(channel: Channel, method: Method[Any, Any], requests: list[Any], *
         requests: the one request of a method that takes one.
         options: of the call.
     """
-    bound = _KINDS[method.cardinality](channel, method)
+    bound = bind(channel, method)
     start = getattr(bound, "open", bound)
     return start(**options) if method.cardinality.client_streaming else start(*requests, **options)
 

@@ -12,12 +12,13 @@ import attrs
 import trio
 
 from trio_grpc._balancing.service_config import ServiceConfigLike
-from trio_grpc._channel import Channel, open_channel
+from trio_grpc._channel import Channel
 from trio_grpc._codec import Codec
 from trio_grpc._compression import Compression
 from trio_grpc._credentials import CallCredentialsLike
 from trio_grpc._interceptors import ClientInterceptor
 from trio_grpc._metadata import MetadataLike
+from trio_grpc._open_channel import open_channel
 from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
 from trio_grpc._server import Server, serve
 from trio_grpc._servicer import ServerInterceptor, Servicer
