@@ -94,6 +94,12 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_generic_servicer _intercepted_handler",
         "_generic_handlers",
         "_server",
+        # servicers written for grpcio
+        "grpcio._facts",
+        "grpcio._context grpcio._thread_context",
+        "grpcio._adapters",
+        "grpcio._servicers",
+        "grpcio",
         # the standard services
         "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue orca._v3",
         "health reflection._servicers reflection._client orca._metrics",

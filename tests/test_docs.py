@@ -29,6 +29,7 @@ import trio.testing
 import trustme
 from google.protobuf import descriptor_pb2
 
+import trio_grpc.grpcio
 import trio_grpc.health
 import trio_grpc.orca
 import trio_grpc.protoc
@@ -1252,7 +1253,15 @@ async def test_a_quiet_day(keepalive: dict[str, Any], autojump_clock: trio.testi
 
 @pytest.mark.parametrize(
     "module",
-    [trio_grpc, trio_grpc.health, trio_grpc.orca, trio_grpc.reflection, trio_grpc.testing, trio_grpc.tls],
+    [
+        trio_grpc,
+        trio_grpc.grpcio,
+        trio_grpc.health,
+        trio_grpc.orca,
+        trio_grpc.reflection,
+        trio_grpc.testing,
+        trio_grpc.tls,
+    ],
     ids=lambda module: module.__name__,
 )
 def test_the_reference_has_every_public_name(module: Any) -> None:
@@ -1266,3 +1275,110 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     index = page("index.md")
     names = {path.stem for path in DOCS.glob("*.md")} - {"index", "performance"}
     assert {name for name in names if not re.search(rf"^{name}$", index, re.MULTILINE)} == set()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# codecs.md
+
+
+async def test_codecs(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("codecs.md", modules)
+    async with trio.open_nursery() as nursery:
+        listener = MemoryListener()
+        json_codec = trio_grpc.JsonCodec()
+        servicers = [names["Greeter"]()]
+        await nursery.start(partial(trio_grpc.serve, servicers, listener, codec=json_codec))
+        reply = await names["greet_in_json"](listener.connect)
+        assert reply.text == "Hello, you!"
+        nursery.cancel_scope.cancel()
+
+
+async def test_codecs_without_generated_code(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("codecs.md", modules)
+    async with open_channel_pair(names["Words"]()) as (channel, _):
+        assert await names["count_words"](channel, "one two three") == 3
+
+
+async def test_codecs_proxy(autojump_clock: trio.testing.MockClock) -> None:
+    """The proxy passes on all that a call has, and says what happened behind it."""
+    from echo_pb2 import EchoReply, EchoRequest
+    from echo_trio_grpc import EchoStub
+
+    from tests.echo_service import Echo
+
+    seen: list[Any] = []
+
+    class Behind(Echo):
+        async def Unary(self, request: EchoRequest, context: Any, /) -> EchoReply:
+            seen.append((context.metadata.get("key"), context.time_remaining()))
+            await context.send_initial_metadata({"first": "1"})
+            context.set_trailing_metadata({"last": "2"})
+            if request.text == "fail":
+                details = [EchoRequest(text="detail")]
+                await context.abort(
+                    trio_grpc.StatusCode.DATA_LOSS, "gone", details=details, trailing_metadata={"last": "3"}
+                )
+            if request.text == "wait":
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    seen.append("cancelled")
+            return await super().Unary(request, context)
+
+    names: dict[str, Any] = {"trio_grpc": trio_grpc, "trio": trio}
+    exec(blocks(page("codecs.md"))[-1], names)  # noqa: S102, RUF100
+    async with open_channel_pair(Behind()) as (behind, _), open_channel_pair(names["Proxy"](behind)) as (channel, _):
+        echo = EchoStub(channel)
+        async with echo.Unary.open(EchoRequest(text="x"), timeout=9, metadata={"key": "value"}) as call:
+            assert (await call.receive()).text == "x"
+            assert list(await call.wait_initial_metadata()) == [("first", "1")]
+            assert list(call.trailing_metadata) == [("last", "2")]
+        assert seen == [("value", pytest.approx(9, abs=0.5))]
+        with pytest.raises(trio_grpc.RpcError) as info:
+            await echo.Unary(EchoRequest(text="fail"))
+        error = info.value
+        assert (error.code, error.message) == (trio_grpc.StatusCode.DATA_LOSS, "gone")
+        assert error.details == (EchoRequest(text="detail"),)
+        assert list(error.trailing_metadata) == [("last", "3")]
+        with trio.move_on_after(1) as scope:
+            await echo.Unary(EchoRequest(text="wait"))
+        assert scope.cancelled_caught
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen[-1] == "cancelled"
+        async with echo.ServerStream(EchoRequest(count=3)) as stream:
+            assert [reply.count async for reply in stream] == [0, 1, 2]
+        assert (await echo.ClientStream([EchoRequest(payload=b"a"), EchoRequest(payload=b"b")])).payload == b"ab"
+        async with echo.Bidi() as call:
+            for word in "one", "two":
+                await call.send(EchoRequest(text=word))
+                assert (await call.receive()).text == word
+            await call.done_sending()
+            with pytest.raises(trio.EndOfChannel):
+                await call.receive()
+        with pytest.raises(trio_grpc.RpcError, match="not implemented"):
+            await channel.unary_unary("/a.B/C")(b"")
+    async with open_channel_pair(names["Proxy"](behind)) as (channel, _):
+        with pytest.raises(trio_grpc.RpcError):
+            await EchoStub(channel).Unary(EchoRequest())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# grpcio.md
+
+
+async def test_grpcio(
+    project: Path, modules: dict[str, Any], autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{project}", f"--grpc_python_out={project}"]
+    await trio.run_process([*command, "greeter.proto"], cwd=project)
+    names = execute("grpcio.md", modules)
+    monkeypatch.delitem(sys.modules, "greeter_pb2_grpc")
+    async with trio.open_nursery() as nursery:
+        listener = MemoryListener()
+        await nursery.start(names["serve_greeter"], listener)
+        assert (await names["greet"](listener.connect)).text == "Hello, you!"
+        async with trio_grpc.open_channel(listener.connect) as channel:
+            with pytest.raises(trio_grpc.RpcError, match="who are you") as info:
+                await names["GreeterStub"](channel).Greet(names["Name"]())
+            assert info.value.code is trio_grpc.StatusCode.INVALID_ARGUMENT
+        nursery.cancel_scope.cancel()

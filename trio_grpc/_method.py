@@ -41,6 +41,11 @@ class Cardinality(enum.Enum):
         self.client_streaming = client_streaming
         self.server_streaming = server_streaming
 
+    @classmethod
+    def of(cls, client_streaming: bool, server_streaming: bool) -> Cardinality:
+        """Return the kind of method for which these sides stream."""
+        return next(kind for kind in cls if kind.value == (client_streaming, server_streaming))
+
 
 def _check_name(_: Method[Any, Any], attribute: attrs.Attribute[str], value: str) -> None:
     """Refuse what would not make a path of the form ``/service/name``."""

@@ -26,9 +26,6 @@ from trio_grpc.reflection._client import ReflectionClient, in_import_order
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
-_KINDS = {(kind.client_streaming, kind.server_streaming): kind for kind in Cardinality}
-
-
 class Schema(abc.ABC):
     """Knows services, methods and messages by name."""
 
@@ -81,7 +78,7 @@ class Schema(abc.ABC):
         return Method(
             service=service_name,
             name=method_name,
-            cardinality=_KINDS[bool(method.client_streaming), bool(method.server_streaming)],
+            cardinality=Cardinality.of(bool(method.client_streaming), bool(method.server_streaming)),
             request_type=message_factory.GetMessageClass(method.input_type),
             response_type=message_factory.GetMessageClass(method.output_type),
         )
