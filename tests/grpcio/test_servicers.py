@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import ModuleType
@@ -436,3 +438,18 @@ def test_what_is_no_handler() -> None:
         GrpcioServicers(max_workers="many")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_workers must be 1 or more, got 0"):
         GrpcioServicers(max_workers=0)
+
+
+def test_without_grpcio_the_error_says_what_to_do() -> None:
+    program = """
+import sys
+sys.modules["grpc"] = None
+import trio_grpc
+trio_grpc.GenericServicer
+try:
+    import trio_grpc.grpcio
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout == "trio_grpc.grpcio needs grpcio: pip install grpcio\n"

@@ -74,7 +74,10 @@ async def test_what_the_context_does(grpcio_echo: ModuleType) -> None:
             seen["context"] = context
             return EchoReply()
 
-    async with opened(grpcio_echo, Telling()) as (channel, _), EchoStub(channel).Unary.open(EchoRequest()) as call:
+    async with (
+        opened(grpcio_echo, Telling()) as (channel, _),
+        EchoStub(channel).Unary.open(EchoRequest(), timeout=50) as call,
+    ):
         await call.receive()
         assert list(await call.wait_initial_metadata()) == [("first", "1")]
         assert list(call.trailing_metadata) == [("last", "2")]

@@ -5,8 +5,8 @@ Stubs that grpcio's generator has made need nothing from here: ``x_pb2_grpc.XStu
 
 try:
     __import__("grpc")
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError("trio_grpc.grpcio needs grpcio: pip install grpcio", name=error.name) from error
+except ModuleNotFoundError as _error:
+    raise ModuleNotFoundError("trio_grpc.grpcio needs grpcio: pip install grpcio", name=_error.name) from _error
 
 from trio_grpc.grpcio._context import GrpcioContext as GrpcioContext
 from trio_grpc.grpcio._servicers import GrpcioServicers as GrpcioServicers
