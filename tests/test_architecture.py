@@ -56,7 +56,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_transport.reader _transport.loopy_writer _transport.keepalive",
         "_transport.connection",
         "_transport",
-        # one message as bytes, for either side of an RPC
+        # what calls are made of, and one message as bytes, for either side of an RPC
+        "_observing",
         "_message_coding",
         # around one RPC, on either side
         "_interceptors",

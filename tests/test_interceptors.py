@@ -119,7 +119,14 @@ async def test_methods_can_be_made_with_keywords() -> None:
 def make_call(timeout: float | None = None, awaited: bool = True) -> InterceptedCall:
     method: Any = EchoServicer.__trio_grpc_methods__["Unary"]
     return InterceptedCall(
-        method, awaited=awaited, request=None, timeout=timeout, fields=(), wait_for_ready=None, compression=None
+        method,
+        target="target",
+        awaited=awaited,
+        request=None,
+        timeout=timeout,
+        fields=(),
+        wait_for_ready=None,
+        compression=None,
     )
 
 

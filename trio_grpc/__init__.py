@@ -71,6 +71,9 @@ if typing.TYPE_CHECKING:
     from trio_grpc._metadata import MetadataLike as MetadataLike
     from trio_grpc._method import Cardinality as Cardinality
     from trio_grpc._method import Method as Method
+    from trio_grpc._observing import Attempt as Attempt
+    from trio_grpc._observing import AttemptKind as AttemptKind
+    from trio_grpc._observing import CallObserver as CallObserver
     from trio_grpc._open_channel import open_channel as open_channel
     from trio_grpc._options import ConnectionLifetime as ConnectionLifetime
     from trio_grpc._options import Keepalive as Keepalive
@@ -97,12 +100,15 @@ if typing.TYPE_CHECKING:
     from trio_grpc._tls_info import TlsInfo as TlsInfo
 
 __all__ = (
+    "Attempt",
+    "AttemptKind",
     "BearerToken",
     "BytesCodec",
     "CallCredentials",
     "CallCredentialsLike",
     "CallEnd",
     "CallInfo",
+    "CallObserver",
     "Cardinality",
     "Channel",
     "ChannelStatistics",
@@ -184,6 +190,9 @@ __all__ = (
 
 #: Which room has which name.
 _HOMES = {
+    "CallObserver": "_observing",
+    "AttemptKind": "_observing",
+    "Attempt": "_observing",
     "IncomingCall": "_generic_servicer",
     "GenericHandler": "_generic_servicer",
     "GenericServicer": "_generic_servicer",

@@ -22,6 +22,7 @@ from trio_grpc._attempt import acquire_connection, outcome_error, with_timeout
 from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._channel import Channel
 from trio_grpc._message_coding import Source
+from trio_grpc._observing import Observation
 from trio_grpc._retry import AttemptRules, Retries, Transparency, with_previous
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._tls_info import TlsInfo
@@ -69,9 +70,20 @@ class Request:
         wait_for_ready: wait through failed attempts to connect.
         message_limit: bytes of the largest response, None for the limit of the channel.
         single_reply: the method has one response.
+        observation: of the call, None where nobody observes it.
     """
 
-    __slots__ = ("channel", "deadline", "fields", "head", "message_limit", "path", "single_reply", "wait_for_ready")
+    __slots__ = (
+        "channel",
+        "deadline",
+        "fields",
+        "head",
+        "message_limit",
+        "observation",
+        "path",
+        "single_reply",
+        "wait_for_ready",
+    )
 
     def __init__(
         self,
@@ -84,6 +96,7 @@ class Request:
         wait_for_ready: bool | None,
         message_limit: int | None,
         single_reply: bool,
+        observation: Observation | None,
     ) -> None:
         self.channel = channel
         self.path = path
@@ -93,6 +106,7 @@ class Request:
         self.wait_for_ready = wait_for_ready
         self.message_limit = message_limit
         self.single_reply = single_reply
+        self.observation = observation
 
     async def open(self, previous: int, kept: Callable[[], bool]) -> Stream | None:
         """Open the stream of an attempt after ``previous`` others. Nothing is announced yet.
@@ -110,8 +124,17 @@ class Request:
         """
         fields = self.fields if not previous else with_previous(self.fields, previous)
         info = PickInfo(self.path, fields)
-        connection = await acquire_connection(self.channel, info, self.wait_for_ready)
+        attempt = None if self.observation is None else self.observation.begin(previous)
+        ready = attempt is not None and self.channel._connection_nowait() is not None
+        try:
+            connection = await acquire_connection(self.channel, info, self.wait_for_ready)
+        except RpcError as error:
+            if attempt is not None:
+                attempt._end(error.code)
+            raise
         if not kept():
+            if attempt is not None:
+                attempt._end(StatusCode.CANCELLED)
             info._drop()
             connection.table.leave(0)
             return None
@@ -120,6 +143,8 @@ class Request:
         stream = connection.open_stream(self.head, fields, self.message_limit)
         stream.single_reply = self.single_reply
         info._watch(stream)
+        if attempt is not None:
+            attempt._connect(stream, delayed=not ready)
         return stream
 
 

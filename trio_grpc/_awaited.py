@@ -19,6 +19,7 @@ from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._balancing.service_config import UNRESOLVED
 from trio_grpc._call import CallFactory, expire
 from trio_grpc._channel import Channel
+from trio_grpc._observing import Attempt
 from trio_grpc._options import check_timeout
 from trio_grpc._retry import Retries, Transparency, with_previous
 from trio_grpc._status import RpcError, StatusCode
@@ -64,10 +65,14 @@ async def run_unary(
     head = factory.head if encoding == factory.default_encoding else factory.head_for(encoding)
     if expires is None:
         expires = inf if timeout is None else trio.current_time() + check_timeout(timeout)
+    observation = factory.observation
+    attempt: Attempt | None = None
     transparency: Transparency | None = None
     last = ""
     sent_fields = fields
     while True:
+        if observation is not None:
+            attempt = observation.begin(0 if retries is None else retries.previous)
         connection = channel._connection_nowait()
         info: PickInfo | None = None
         if connection is None or not connection.table.acquire_nowait():
@@ -75,6 +80,8 @@ async def run_unary(
             try:
                 connection = await _acquire(channel, info, wait_for_ready, expires, timeout, last)
             except RpcError as error:
+                if attempt is not None:
+                    attempt._end(error.code)
                 delay = None
                 if retries is not None and error.code is StatusCode.UNAVAILABLE:
                     delay = retries.next_delay(error.code, ())
@@ -93,6 +100,8 @@ async def run_unary(
         stream = connection.open_stream(head, literals, message_limit)
         if info is not None:
             info._watch(stream)
+        if attempt is not None:
+            attempt._connect(stream, info is not None)
         stream.queue_message(data, compressed)
         stream.end_stream = True
         stream.single_reply = True

@@ -147,6 +147,7 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
             wait_for_ready=wait_for_ready,
             message_limit=None if self.config is None else self.receive_limit,
             single_reply=not self.method.cardinality.server_streaming,
+            observation=self.observation,
         )
 
     def retries(self, size: int) -> Retries | None:
@@ -178,6 +179,8 @@ class CallFactory(MessageCoder[RequestT, ResponseT]):
         size = 0 if first is None else len(first[0])
         hedges = None if self.config is None else self.hedges(size)
         if hedges is not None:
+            if self.observation is not None:
+                self.observation.hedged = True
             return HedgedAttempts(request, first, hedges, on_settled)
         return Attempts(request, first, self.retries(size), on_settled)
 

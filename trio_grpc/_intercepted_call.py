@@ -24,7 +24,7 @@ from trio_grpc._call import (
 )
 from trio_grpc._compression import Compression
 from trio_grpc._interceptors import ClientInterceptor, InterceptedCall, intercept
-from trio_grpc._message_coding import MappingCoder
+from trio_grpc._message_coding import InterceptedCoder
 from trio_grpc._status import RpcError
 
 RequestT = TypeVar("RequestT")
@@ -32,15 +32,17 @@ ResponseT = TypeVar("ResponseT")
 BlockT = TypeVar("BlockT", bound="_Block[Any, Any]")
 
 
-class MappingFactory(MappingCoder[RequestT, ResponseT], CallFactory[RequestT, ResponseT]):
+class WatchedFactory(InterceptedCoder[RequestT, ResponseT], CallFactory[RequestT, ResponseT]):
     """The factory of a call whose interceptors want to see its messages."""
 
 
 def factory_for(factory: CallFactory[RequestT, ResponseT], call: InterceptedCall) -> CallFactory[RequestT, ResponseT]:
     """Return a factory that shows the call's messages to its interceptors."""
-    if not call._request_maps and not call._response_maps:
+    if not call._request_maps and not call._response_maps and call._observation is None:
         return factory
-    return MappingFactory[RequestT, ResponseT].copied(factory, call._request_maps, call._response_maps)
+    return WatchedFactory[RequestT, ResponseT].copied(
+        factory, call._request_maps, call._response_maps, call._observation
+    )
 
 
 class _Pause:
@@ -118,6 +120,7 @@ class _Block(Call[RequestT, ResponseT]):
         factory = self._factory
         call = InterceptedCall(
             factory.method,
+            target=factory.channel.target,
             awaited=False,
             request=self._request,
             timeout=self._timeout,
@@ -143,7 +146,8 @@ class _Block(Call[RequestT, ResponseT]):
             raise RuntimeError("proceed() must be awaited by the interceptor itself, not by another task")
         if self._stream is not None:
             raise RuntimeError("proceed() was awaited again: the block of a call can be run only once")
-        factory = factory_for(self._factory, call)
+        # Copies that obey a service config which comes while the call is opened keep all this.
+        factory = self._factory = factory_for(self._factory, call)
         self._encoding = factory.choose_encoding(call.compression)
         if not factory.method.cardinality.client_streaming:
             self._first = factory.serialize(call.request, self._encoding)
@@ -151,8 +155,6 @@ class _Block(Call[RequestT, ResponseT]):
         self._literals = call._wire_metadata()
         self._wait_for_ready = call.wait_for_ready
         await super().__aenter__()
-        # Not the one from before: entering may have brought a service config.
-        self._factory = factory_for(self._factory, call)
         call._origin = self._stream
         try:
             await _PAUSE

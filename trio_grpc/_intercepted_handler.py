@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 from trio_grpc._codec import Codec
-from trio_grpc._message_coding import MappingCoder
+from trio_grpc._message_coding import InterceptedCoder
 from trio_grpc._method import Method
+from trio_grpc._observing import Observation
 from trio_grpc._options import Limits
 from trio_grpc._servicer import Handler, MethodHandler, ServerInterceptor, ServicerContext
 from trio_grpc._status import StatusCode
@@ -54,8 +55,9 @@ class InterceptedHandler(MethodHandler):
                     raise RuntimeError("proceed() was awaited again: a handler runs once for each RPC")
                 context._handled = True
                 handler = self
-                if context._request_maps or context._response_maps:
-                    handler = MappingHandler.copied(self, context._response_maps, context._request_maps)
+                if context._request_maps or context._response_maps or context._observers:
+                    observation = Observation(context._observers) if context._observers else None
+                    handler = WatchedHandler.copied(self, context._response_maps, context._request_maps, observation)
                     context._handler = handler
                 await handler._choose_call()(stream, context)
         except BaseException as error:
@@ -64,8 +66,10 @@ class InterceptedHandler(MethodHandler):
         context._ended = StatusCode.OK if stream.cancelled is None else StatusCode.CANCELLED
 
 
-class MappingHandler(MappingCoder[Any, Any], InterceptedHandler):
+class WatchedHandler(InterceptedCoder[Any, Any], InterceptedHandler):
     """The handler of an RPC whose interceptors want to see its messages."""
+
+    tells_sent = True
 
 
 __all__ = ["InterceptedHandler"]

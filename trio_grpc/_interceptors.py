@@ -22,6 +22,7 @@ import trio
 from trio_grpc._compression import Compression
 from trio_grpc._metadata import Metadata, encode_metadata, readable_metadata
 from trio_grpc._method import Method
+from trio_grpc._observing import CallObserver, Observation, check_observer
 from trio_grpc._options import check_kind, check_timeout
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.header_codec import Field
@@ -39,13 +40,13 @@ class InterceptedCall:
 
     Attributes:
         method: what is called.
+        target: what the channel connects to.
         awaited: whether the call is an awaited one (``await stub.Method(...)``), and not a block. Only an awaited call
             may be answered without ``proceed``, by setting ``reply``, or be tried again by awaiting ``proceed`` again.
         request: the request of a method that takes one, None for a stream of requests. May be replaced.
         reply: the reply of an awaited call, None until there is one. May be replaced.
         wait_for_ready: wait through failed connection attempts; None is False. May be set.
         compression: algorithm for the requests; None for the channel's. May be set.
-        state: takes values of the application's own; one object for all interceptors of a call.
     """
 
     __slots__ = (
@@ -53,19 +54,23 @@ class InterceptedCall:
         "_fields",
         "_limit",
         "_metadata",
+        "_observation",
+        "_observers",
         "_origin",
         "_request_maps",
         "_response_maps",
+        "_root",
         "_scope",
         "_scope_deadline",
         "_seconds",
+        "_state",
         "_status",
         "awaited",
         "compression",
         "method",
         "reply",
         "request",
-        "state",
+        "target",
         "wait_for_ready",
     )
 
@@ -73,6 +78,7 @@ class InterceptedCall:
         self,
         method: Method[Any, Any],
         *,
+        target: str,
         awaited: bool,
         request: Any,
         timeout: float | None,
@@ -83,6 +89,7 @@ class InterceptedCall:
         # Made by stubs only. ``fields``, the metadata as it goes on the wire, is Any: the public signature does not
         # drag in the rooms below.
         self.method: Method[Any, Any] = method
+        self.target: str = target
         self.awaited: bool = awaited
         self.request: Any = request
         self.reply: Any = None
@@ -90,7 +97,9 @@ class InterceptedCall:
             check_kind("wait_for_ready", wait_for_ready, bool, " or None")
         self.wait_for_ready: bool | None = wait_for_ready
         self.compression: Compression | str | None = compression
-        self.state: SimpleNamespace = SimpleNamespace()
+        #: The outermost of the copies, None in itself. It has what all of them share, when that is first asked for.
+        self._root: InterceptedCall | None = None
+        self._state: SimpleNamespace | None = None
         self._seconds = timeout
         self._deadline = inf if timeout is None else trio.current_time() + timeout
         self._limit = self._deadline
@@ -98,12 +107,23 @@ class InterceptedCall:
         self._metadata: Metadata | None = None
         self._request_maps: tuple[Callable[[Any], Any], ...] = ()
         self._response_maps: tuple[Callable[[Any], Any], ...] = ()
+        self._observers: tuple[CallObserver, ...] = ()
+        self._observation: Observation | None = None
         self._status: StatusCode | None = None
         #: Where metadata comes from: the stream, or the metadata of an error (the error itself would be a cycle), and
         #: the address that it came from.
         self._origin: Answer | tuple[Metadata, Metadata, str] | None = None
         self._scope: trio.CancelScope | None = None
         self._scope_deadline = self._deadline
+
+    @property
+    def state(self) -> SimpleNamespace:
+        """Takes values of the application's own; one object for all interceptors of a call."""
+        root = self if self._root is None else self._root
+        state = root._state
+        if state is None:
+            state = root._state = SimpleNamespace()
+        return state
 
     # -- what it will be
 
@@ -145,6 +165,16 @@ class InterceptedCall:
         an `RpcError` ends the call with its status.
         """
         self._response_maps = (function, *self._response_maps)
+
+    def observe(self, observer: CallObserver, /) -> None:
+        """Have an observer told of the call's attempts and of each message, see `CallObserver`.
+
+        Before ``proceed``, and for what that runs.
+
+        Raises:
+            TypeError: that is no `CallObserver`.
+        """
+        self._observers = (*self._observers, check_observer(observer))
 
     # -- how it went
 
@@ -192,12 +222,15 @@ class InterceptedCall:
         """Return a copy for what is further in."""
         inner = InterceptedCall.__new__(InterceptedCall)
         inner.method = self.method
+        inner.target = self.target
         inner.awaited = self.awaited
         inner.request = self.request
         inner.reply = None
         inner.wait_for_ready = self.wait_for_ready
         inner.compression = self.compression
-        inner.state = self.state
+        inner._root = self if self._root is None else self._root
+        inner._observers = self._observers
+        inner._observation = None
         inner._seconds = self._seconds
         inner._deadline = inner._limit = self._deadline
         inner._fields = self._wire_metadata()
@@ -302,6 +335,8 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
             scope.cancel()
         scope.deadline = inf
     call._origin = None  # an attempt before this one is over
+    if call._observers:
+        call._observation = Observation(call._observers)
     try:
         await end(call)
     except BaseException as error:
@@ -311,6 +346,8 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
         # The timeout of a block belongs to its call, and not to what stands in the block.
         if scope is not None and (call.awaited or not call._is_open()):
             scope.deadline = call._scope_deadline
+        if call._observation is not None:
+            call._observation.close(call._status or StatusCode.OK)
     call._status = StatusCode.OK
 
 

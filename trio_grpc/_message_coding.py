@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from trio_grpc._codec import Codec
 from trio_grpc._compression import DecompressedTooLarge, accept_encoding, get_compressor
+from trio_grpc._observing import Observation
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.messages import CompressedBytes, Message
@@ -18,7 +19,7 @@ from trio_grpc._transport.messages import CompressedBytes, Message
 SentT = TypeVar("SentT")
 ReceivedT = TypeVar("ReceivedT")
 
-MappingCoderT = TypeVar("MappingCoderT", bound="MappingCoder[Any, Any]")
+InterceptedCoderT = TypeVar("InterceptedCoderT", bound="InterceptedCoder[Any, Any]")
 
 #: Makes the errors of one side: a client's are marked as received, see `RpcError.received`.
 ErrorMaker = Callable[[StatusCode, str], RpcError]
@@ -53,6 +54,9 @@ class MessageCoder(Generic[SentT, ReceivedT]):
     Raises:
         TypeError: the codec cannot handle one of the classes.
     """
+
+    #: Of one call, where it has observers; see `InterceptedCoder`.
+    observation: Observation | None = None
 
     __slots__ = (
         "_decode",
@@ -150,42 +154,59 @@ class MessageCoder(Generic[SentT, ReceivedT]):
             ) from error
 
 
-class MappingCoder(MessageCoder[SentT, ReceivedT]):
-    """A coder with functions between the application and the codec, for one call.
+class InterceptedCoder(MessageCoder[SentT, ReceivedT]):
+    """A coder that shows the messages of one call to its interceptors, and their sizes to its observers.
 
     A mixin, in front of the class that it is `copied` from.
 
     Attributes:
         sent_maps: called in this order with each message to send.
         received_maps: called in this order with each message received.
+        observation: told of sizes; of messages that are sent only where ``tells_sent``, for a client's attempts do so
+            themselves.
     """
+
+    tells_sent = False
 
     sent_maps: tuple[Callable[[Any], Any], ...]
     received_maps: tuple[Callable[[Any], Any], ...]
 
     @classmethod
     def copied(  # noqa: PYI019 # typing.Self is 3.11's
-        cls: type[MappingCoderT],
+        cls: type[InterceptedCoderT],
         coder: MessageCoder[Any, Any],
         sent_maps: tuple[Callable[[Any], Any], ...],
         received_maps: tuple[Callable[[Any], Any], ...],
-    ) -> MappingCoderT:
-        """Return a coder that is like another one but for these functions."""
+        observation: Observation | None,
+    ) -> InterceptedCoderT:
+        """Return a coder that is like another one but for these functions and observers."""
         copy = cls.__new__(cls)
         for kind in type(coder).__mro__:
             for name in getattr(kind, "__slots__", ()):
                 setattr(copy, name, getattr(coder, name))
         copy.sent_maps = sent_maps
         copy.received_maps = received_maps
+        copy.observation = observation
         return copy
 
     def serialize(self, message: SentT, encoding: str) -> tuple[bytes, bool]:
         for function in self.sent_maps:
             message = function(message)
-        return super().serialize(message, encoding)
+        data, compressed = super().serialize(message, encoding)
+        if self.tells_sent and self.observation is not None:
+            self.observation.tell("message_sent", len(data), compressed, None)
+        return data, compressed
 
     def parse(self, message: Message, stream: Source) -> ReceivedT:
+        compressed_size: int | None = None
+        if self.observation is not None:
+            if isinstance(message, CompressedBytes):
+                compressed_size = len(message)
+                message = decompress(message, stream.peer_encoding, self._receive_limit, self._make_error)
+            self.observation.received(stream, len(message), compressed_size)
         received = super().parse(message, stream)
+        if compressed_size is not None:
+            stream.message_compressed = True
         for function in self.received_maps:
             received = function(received)
         return received

@@ -19,6 +19,7 @@ from trio_grpc._interceptors import Proceed
 from trio_grpc._message_coding import MessageCoder
 from trio_grpc._metadata import Metadata, MetadataError, MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
+from trio_grpc._observing import CallObserver, check_observer
 from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._tls_info import TlsInfo
@@ -146,6 +147,7 @@ class ServicerContext(Generic[ResponseT_contra]):
     _ended: StatusCode | None = None
     _request_maps: tuple[Callable[[Any], Any], ...] = ()
     _response_maps: tuple[Callable[[Any], Any], ...] = ()
+    _observers: tuple[CallObserver, ...] = ()
     _added_metadata: tuple[Field, ...] = ()
 
     def __init__(self, handler: Any, stream: Any, deadline: float) -> None:
@@ -244,9 +246,19 @@ class ServicerContext(Generic[ResponseT_contra]):
         self._check_mappable()
         self._response_maps = (function, *self._response_maps)
 
+    def observe(self, observer: CallObserver, /) -> None:
+        """Have an observer told of each message, see `CallObserver`. For interceptors, before ``proceed``.
+
+        Raises:
+            TypeError: that is no `CallObserver`.
+            RuntimeError: called by a handler.
+        """
+        self._check_mappable()
+        self._observers = (*self._observers, check_observer(observer))
+
     def _check_mappable(self) -> None:
         if self._handled:
-            raise RuntimeError("messages can be mapped by interceptors only, before they await proceed()")
+            raise RuntimeError("messages can be mapped and observed by interceptors only, before they await proceed()")
 
     def time_remaining(self) -> float:
         """Return the seconds until the deadline, `math.inf` without one."""

@@ -408,6 +408,7 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
         interceptors = _around(self._factory.channel, credentials)
         call = InterceptedCall(
             self.method,
+            target=self._factory.channel.target,
             awaited=True,
             request=request,
             timeout=None if timeout is None else check_timeout(timeout),
@@ -481,6 +482,7 @@ class InterceptedStreamUnaryMethod(StreamUnaryMethod[RequestT, ResponseT]):
         interceptors = _around(self._factory.channel, credentials)
         call = InterceptedCall(
             self.method,
+            target=self._factory.channel.target,
             awaited=True,
             request=None,
             timeout=None if timeout is None else check_timeout(timeout),

@@ -124,6 +124,7 @@ class Stream(OutgoingStream):
         outcome: how it ended (client), None while it lives.
         cancelled: why the peer or the connection ended it early (server).
         on_head: called when the response headers have come (client).
+        observer: set in an `ObservedStream` alone; told what is queued.
         on_outcome: called once with ``outcome`` when that is set (client).
         on_ended: called once when ``outcome`` (client) or ``cancelled`` (server: the handler's scope) is set.
         remote_closed: the peer has sent its last frame.
@@ -144,6 +145,7 @@ class Stream(OutgoingStream):
         "head_record",
         "left_table",
         "message_compressed",
+        "observer",
         "on_ended",
         "on_head",
         "on_outcome",
@@ -187,6 +189,7 @@ class Stream(OutgoingStream):
         self.on_ended: Callable[[], None] | None = None
         self.on_head: Callable[[], None] | None = None
         self.on_outcome: Callable[[Outcome], None] | None = None
+        self.observer: SendObserver  # not set: see `ObservedStream`
         self.left_table: bool = False
         self.message_compressed: bool = False
         self._receiver: Task | None = None
@@ -589,6 +592,26 @@ class Stream(OutgoingStream):
             return
         self.remote_closed = True
         super().orphan()
+
+
+class SendObserver(Protocol):
+    """Wants to know what a stream sends."""
+
+    def message_queued(self, size: int, compressed: bool) -> None: ...
+
+
+class ObservedStream(Stream):
+    """A stream whose messages somebody counts.
+
+    A stream becomes one after it was made. Others know nothing of it: to ask each of them whether it is observed would
+    cost all calls something, and the classes of both being in use costs only the programs that observe calls.
+    """
+
+    __slots__ = ()
+
+    def queue_message(self, data: bytes, compressed: bool = False) -> None:
+        self.observer.message_queued(len(data), compressed)
+        super().queue_message(data, compressed)
 
 
 class BackgroundStream(Stream):
