@@ -95,6 +95,10 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "_generic_servicer _intercepted_handler",
         "_generic_handlers",
         "_server",
+        # what interceptors tell of calls
+        "opentelemetry._propagation",
+        "call_log._call_log opentelemetry._metrics opentelemetry._tracing prometheus._metrics",
+        "call_log opentelemetry prometheus",
         # servicers written for grpcio
         "grpcio._facts",
         "grpcio._context grpcio._thread_context",

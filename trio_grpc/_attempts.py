@@ -22,7 +22,7 @@ from trio_grpc._attempt import acquire_connection, outcome_error, with_timeout
 from trio_grpc._balancing.policy import PickInfo
 from trio_grpc._channel import Channel
 from trio_grpc._message_coding import Source
-from trio_grpc._observing import Observation
+from trio_grpc._observing import Attempt, Observation
 from trio_grpc._retry import AttemptRules, Retries, Transparency, with_previous
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._tls_info import TlsInfo
@@ -123,8 +123,11 @@ class Request:
             trio.ClosedResourceError: the channel is closed.
         """
         fields = self.fields if not previous else with_previous(self.fields, previous)
+        attempt: Attempt | None = None
+        if self.observation is not None:
+            attempt = self.observation.begin(previous)
+            fields = attempt._with_metadata(fields)
         info = PickInfo(self.path, fields)
-        attempt = None if self.observation is None else self.observation.begin(previous)
         ready = attempt is not None and self.channel._connection_nowait() is not None
         try:
             connection = await acquire_connection(self.channel, info, self.wait_for_ready)

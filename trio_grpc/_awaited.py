@@ -72,7 +72,9 @@ async def run_unary(
     sent_fields = fields
     while True:
         if observation is not None:
-            attempt = observation.begin(0 if retries is None else retries.previous)
+            previous = 0 if retries is None else retries.previous
+            attempt = observation.begin(previous)
+            sent_fields = attempt._with_metadata(with_previous(fields, previous) if previous else fields)
         connection = channel._connection_nowait()
         info: PickInfo | None = None
         if connection is None or not connection.table.acquire_nowait():

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
 import trio
 
+from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._status import StatusCode
+from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import ObservedStream, Outcome, Stream
 
 _logger = logging.getLogger("trio_grpc")
@@ -41,6 +43,7 @@ class Attempt:
         kind: why there is this attempt.
         previous: how many attempts came before it, transparent retries not counted
             (``grpc-previous-rpc-attempts``, gRFC A6).
+        metadata: sent with this attempt beside what the call sends; an observer may set it when the attempt starts.
         started: trio's time when it began to look for a connection.
         connected: trio's time when it had one, None if it never had.
         delayed: whether it had to wait for one.
@@ -58,6 +61,7 @@ class Attempt:
         "delayed",
         "ended",
         "kind",
+        "metadata",
         "peer",
         "previous",
         "received_bytes",
@@ -73,6 +77,7 @@ class Attempt:
         self._observation: Observation = observation
         self.kind: AttemptKind = kind
         self.previous: int = previous
+        self.metadata: MetadataLike | None = None
         self.started: float = trio.current_time()
         self.connected: float | None = None
         self.delayed: bool = False
@@ -89,6 +94,10 @@ class Attempt:
         return f"<Attempt {self.kind.value} {status}>"
 
     # -- for the call
+
+    def _with_metadata(self, fields: Sequence[Field]) -> list[Field]:
+        """Return the header fields that the attempt sends, from those of the call."""
+        return [*fields, *encode_metadata(self.metadata)]
 
     def _connect(self, stream: Stream, delayed: bool) -> None:
         """There is a stream, on which nothing was queued yet."""
