@@ -21,6 +21,7 @@ COMMANDS = (
     "codec",
     "frames",
     "imports",
+    "interceptors",
     "ideas",
     "memory",
     "plots",

@@ -29,9 +29,12 @@ import trio.testing
 import trustme
 from google.protobuf import descriptor_pb2
 
+import trio_grpc.call_log
 import trio_grpc.grpcio
 import trio_grpc.health
+import trio_grpc.opentelemetry
 import trio_grpc.orca
+import trio_grpc.prometheus
 import trio_grpc.protoc
 import trio_grpc.reflection
 import trio_grpc.testing
@@ -1255,9 +1258,12 @@ async def test_a_quiet_day(keepalive: dict[str, Any], autojump_clock: trio.testi
     "module",
     [
         trio_grpc,
+        trio_grpc.call_log,
         trio_grpc.grpcio,
         trio_grpc.health,
+        trio_grpc.opentelemetry,
         trio_grpc.orca,
+        trio_grpc.prometheus,
         trio_grpc.reflection,
         trio_grpc.testing,
         trio_grpc.tls,
@@ -1360,6 +1366,44 @@ async def test_codecs_proxy(autojump_clock: trio.testing.MockClock) -> None:
     async with open_channel_pair(names["Proxy"](behind)) as (channel, _):
         with pytest.raises(trio_grpc.RpcError):
             await EchoStub(channel).Unary(EchoRequest())
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# observability.md
+
+
+async def test_observability(
+    modules: dict[str, Any], autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trio_grpc.calls")
+    names = execute("observability.md", modules)
+    listener = MemoryListener()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(names["serve_greeter"], listener)
+        assert (await names["greet"](listener.connect)).text == "Hello, you!"
+        nursery.cancel_scope.cancel()
+    texts = [record.getMessage() for record in caplog.records]
+    assert "client Greeter.Greet: OK after 0.000 s" in texts
+    assert "server Greeter.Greet: OK after 0.000 s" in texts
+    page_text = page("observability.md")
+    attributes = {name for record in caplog.records for name in vars(record) if name.startswith("rpc_")}
+    assert attributes == set(re.findall(r"`(rpc_\w+)`", page_text))
+
+
+async def test_observability_with_interceptors(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("observability.md", modules)
+    observer = names["CountBytes"]()
+    interceptors = [*names["client_interceptors"], names["log_with_users"], names["counting"](observer)]
+    listener = MemoryListener()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(names["serve_with_metrics"], listener)
+        async with trio_grpc.open_channel(listener.connect, interceptors=interceptors) as channel:
+            await names["GreeterStub"](channel).Greet(names["Name"](text="you"))
+        nursery.cancel_scope.cancel()
+    assert observer.sent == 5
+    assert 'grpc_server_handled_total{grpc_code="OK",grpc_method="Greet"' in names["scrape"]()
+    async with open_channel_pair(names["Greeter"](), server_interceptors=names["server_interceptors"]) as (channel, _):
+        await names["GreeterStub"](channel).Greet(names["Name"](text="you"))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

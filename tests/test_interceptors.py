@@ -154,7 +154,7 @@ async def test_each_interceptor_has_the_call_to_itself(autojump_clock: Clock) ->
 
     outside = make_call()
     await intercept(outside, (keep, keep, keep), end)
-    assert [call.metadata.get_all("key") for call in (outside, *calls)] == [(), ("1",), ("1", "2"), ("1", "2", "3")]
+    assert [call.metadata.get_all("key") for call in (outside, *calls)] == [("1",), ("1",), ("1", "2"), ("1", "2", "3")]
     assert [call.reply for call in (outside, *calls)] == ["reply210", "reply210", "reply21", "reply2"]
     assert all(call.state.first is calls[0] for call in calls)
 

@@ -23,7 +23,7 @@ class InterceptedHandler(MethodHandler):
         method, function, codec, limits: see `MethodHandler`.
     """
 
-    __slots__ = ("_interceptors",)
+    __slots__ = ("_interceptors", "_plain_call")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class InterceptedHandler(MethodHandler):
     ) -> None:
         super().__init__(method, function, codec, limits)
         self._interceptors = interceptors
+        self._plain_call = self._call
         self._call = self._intercept
 
     async def _intercept(self, stream: Stream, context: ServicerContext[Any]) -> None:
@@ -54,12 +55,13 @@ class InterceptedHandler(MethodHandler):
                 if context._handled:
                     raise RuntimeError("proceed() was awaited again: a handler runs once for each RPC")
                 context._handled = True
-                handler = self
+                run = self._plain_call
                 if context._request_maps or context._response_maps or context._observers:
                     observation = Observation(context._observers) if context._observers else None
                     handler = WatchedHandler.copied(self, context._response_maps, context._request_maps, observation)
                     context._handler = handler
-                await handler._choose_call()(stream, context)
+                    run = handler._choose_call()
+                await run(stream, context)
         except BaseException as error:
             context._ended = self._status_code(stream, context, error)
             raise

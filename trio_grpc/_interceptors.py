@@ -11,7 +11,7 @@ each attempt as the first.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from math import inf
 from types import SimpleNamespace
@@ -289,8 +289,10 @@ def check_interceptors(interceptors: Iterable[InterceptorT], option: str = "inte
     return checked
 
 
-async def intercept(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], end: End) -> None:
-    """Run a call through interceptors.
+def intercept(
+    call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], end: End
+) -> Coroutine[Any, Any, None]:
+    """Return what runs a call through interceptors.
 
     The caller's timeout bounds the interceptors too. While the call itself runs it is the call that knows its deadline,
     so that interceptors see DEADLINE_EXCEEDED come out of ``proceed`` and not a cancellation.
@@ -299,32 +301,58 @@ async def intercept(call: InterceptedCall, interceptors: tuple[ClientInterceptor
         RpcError: the call ended with another status than OK.
     """
     if call._deadline == inf:
-        await _proceed(call, interceptors, 0, end)
-        return
+        return _outermost(call, interceptors, end)
+    return _in_time(call, interceptors, end)
+
+
+async def _in_time(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], end: End) -> None:
     with trio.CancelScope(deadline=call._deadline) as scope:
         call._scope = scope
-        await _proceed(call, interceptors, 0, end)
+        await _outermost(call, interceptors, end)
     if scope.cancelled_caught:
         raise RpcError(StatusCode.DEADLINE_EXCEEDED, f"deadline of {call._seconds:g} s exceeded")
+
+
+async def _outermost(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], end: End) -> None:
+    """Run the first interceptor. The call is its own: nobody else looks at it before it is over."""
+    if interceptors:
+        await interceptors[0](call, partial(_proceed, call, interceptors, 1, end))
+        _check_reply(call, interceptors[0])
+    else:
+        await _proceed(call, interceptors, 0, end)
 
 
 async def _proceed(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], index: int, end: End) -> None:
     """Run what is further in than ``index`` interceptors, and note on ``call`` how it went."""
     if index == len(interceptors):
-        await _run_end(call, end)
+        if call._scope is None and not call._observers:
+            # What `_run_end` would do; an interceptor costs a fifth less without another coroutine.
+            call._origin = None
+            try:
+                await end(call)
+            except BaseException as error:
+                call._failed(error)
+                raise
+            call._status = StatusCode.OK
+        else:
+            await _run_end(call, end)
         return
     inner = call._inner()
     interceptor = interceptors[index]
     try:
         await interceptor(inner, partial(_proceed, inner, interceptors, index + 1, end))
-        if inner.awaited and inner.reply is None and inner._status is not StatusCode.OK:
-            raise RuntimeError(f"interceptor {name_of(interceptor)} returned, but the call has no reply")
+        _check_reply(inner, interceptor)
     except BaseException as error:
         call._failed(error, inner)
         raise
     call.reply = inner.reply
     call._origin = inner._origin
     call._status = StatusCode.OK
+
+
+def _check_reply(call: InterceptedCall, interceptor: ClientInterceptor) -> None:
+    if call.awaited and call.reply is None and call._status is not StatusCode.OK:
+        raise RuntimeError(f"interceptor {name_of(interceptor)} returned, but the call has no reply")
 
 
 async def _run_end(call: InterceptedCall, end: End) -> None:

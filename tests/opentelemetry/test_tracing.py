@@ -275,7 +275,8 @@ class TestPropagation:
             await EchoStub(channel).Unary(EchoRequest(), metadata={"key": "value"})
         attempt = spans.one("Attempt.echo.Echo.Unary")
         assert attempt.context is not None
-        expected = "00-{0.trace_id:032x}-{0.span_id:016x}-{0.trace_flags:02x}".format(attempt.context)
+        ids = attempt.context
+        expected = f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.trace_flags:02x}"
         assert (seen[0]["traceparent"], seen[0]["key"]) == (expected, "value")
 
     @pytest.mark.parametrize("propagator", [GrpcTraceBinPropagator(), TraceContextTextMapPropagator()])
