@@ -125,11 +125,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "protoc_plugin",
         "protoc",
         # the command line
-        "cli._failure cli._output cli._running cli._proto_text",
+        "cli._failure cli._output cli._running cli._proto_text cli._histogram cli._tap cli._frames",
         "cli._messages cli._call_options cli._connection cli._schema cli._completion",
         "cli._requests",
-        "cli._conversation",
-        "cli._list cli._describe cli._call cli._health cli._serve",
+        "cli._conversation cli._load cli._trace_lines",
+        "cli._list cli._describe cli._call cli._health cli._serve cli._bench cli._trace",
         "cli._main",
         "cli",
         "__main__",
@@ -190,9 +190,14 @@ STRANGERS: tuple[tuple[str, str, str], ...] = (
 )
 
 #: Who may call what on a byte stream or socket.  Names that only such objects have are judged wherever they are called;
-#: plain ones only on an object that is called a byte stream or a socket. Tunnels and TLS come before the connection.
-WRITERS = frozenset({"_transport.loopy_writer", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy"})
-READERS = frozenset({"_transport.reader", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy"})
+#: plain ones only on an object that is called a byte stream or a socket. Tunnels and TLS come before the connection, and
+#: a tap hands on what others read and write.
+WRITERS = frozenset(
+    {"_transport.loopy_writer", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy", "cli._tap"}
+)
+READERS = frozenset(
+    {"_transport.reader", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy", "cli._tap"}
+)
 WRITING = frozenset({"send_all", "sendall", "sendmsg", "sendto", "sendfile"})
 READING = frozenset({"receive_some", "recv", "recv_into", "recvmsg", "recvmsg_into"})
 PLAIN_WRITING = frozenset({"send", "write"})

@@ -180,6 +180,8 @@ class Channel:
             default_config=default_config,
             on_config=self._use_config,
         )
+        #: Put between each connection and its bytes, above TLS: for those who look at frames.
+        self._tap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None
         #: Calls with a timeout would otherwise start it and end it, where they come one after the other.
         self._timer_task: Timer
         self._own_stream = target if isinstance(target, trio.abc.Stream) else None
@@ -462,6 +464,8 @@ class Channel:
         stream = await self._dialer.dial(endpoint._dialled)
         # Before it is wrapped: that takes the socket out of a plain one.
         tls = tls_info(stream)
+        if self._tap is not None:
+            stream = self._tap(stream)
         return Connection(
             Side.CLIENT,
             wrap(stream),

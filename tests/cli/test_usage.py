@@ -16,7 +16,7 @@ from trio_grpc.cli._main import COMMANDS
     ("arguments", "problem"),
     [
         (["lst"], "no such command 'lst': did you mean list?"),
-        (["dance"], "no such command 'dance': there are list, "),
+        (["dance"], "no such command 'dance': "),
         (["list"], "Missing argument 'TARGET'"),
         (["list", "x", "--jsn"], "No such option"),
         (["list", "x", "--timeout", "soon"], "Invalid value for '--timeout'"),

@@ -22,6 +22,8 @@ COMMANDS = {
     "call": "Call a method, with JSON in and JSON out.",
     "health": "Ask whether a server is healthy.",
     "serve": "Serve servicers that are named by import path.",
+    "bench": "Load a method, and tell how quick it is.",
+    "trace": "Make a call, and show its frames.",
     "completion": "Print the script that makes a shell complete commands.",
 }
 
