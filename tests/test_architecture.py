@@ -160,7 +160,7 @@ RESERVED: Mapping[str, str] = {
     "h2": r"_transport\.(framer|header_codec)",
     "hpack": r"_transport\.(framer|header_codec)",
     "hyperframe": r"_transport\.(framer|header_codec)",
-    "google": r"_codec|_json_codec|cli\._(schema|messages|proto_text|requests|conversation|call)"
+    "google": r"_codec|_json_codec|cli\._(schema|messages|proto_text|requests|conversation|call|trace_lines)"
     r"|_private_pool|protoc|protoc_plugin|(health|reflection|channelz|orca)(\..+)?|.*_pb2|.*_trio_grpc",
     "grpc_tools": r"protoc|cli\._schema",
     "compression": r"_zstd",
@@ -190,8 +190,8 @@ STRANGERS: tuple[tuple[str, str, str], ...] = (
 )
 
 #: Who may call what on a byte stream or socket.  Names that only such objects have are judged wherever they are called;
-#: plain ones only on an object that is called a byte stream or a socket. Tunnels and TLS come before the connection, and
-#: a tap hands on what others read and write.
+#: plain ones only on an object that is called a byte stream or a socket. Tunnels and TLS come before the connection,
+#: and a tap hands on what others read and write.
 WRITERS = frozenset(
     {"_transport.loopy_writer", "_transport.byte_stream", "_transport.tls", "_balancing.http_proxy", "cli._tap"}
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CommandLine, serving
+from tests.cli.conftest import CommandLine, serving, start
 from tests.cli.served import Served
 from trio_grpc.cli._serve import load_servicers
 
@@ -79,3 +80,18 @@ def test_a_client_with_the_right_certificate_is_served_and_others_are_told_why(
         assert done.code == 64 + 14
         assert "certificate verify failed for 'greeter.example': certificate has expired" in done.err
         assert done.err.count("\n") == 1
+
+
+def test_logs_for_programs(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    process = start("serve", "tests.cli.served:Served", "--address", f"unix:{path}", "--json")
+    assert process.stderr is not None
+    try:
+        record = json.loads(process.stderr.readline())
+    finally:
+        process.terminate()
+    _, err = process.communicate(timeout=20)
+    assert record["message"] == f"serving on unix:{path}"
+    assert (record["level"], record["logger"]) == ("INFO", "trio_grpc")
+    assert record["process"] == process.pid
+    assert all(json.loads(line)["level"] == "INFO" for line in err.splitlines())

@@ -59,6 +59,8 @@ def test_completion_prints_a_script(command: CommandLine, shell: str) -> None:
     done = command("completion", shell)
     assert done.code == 0
     assert "_TRIO_GRPC_COMPLETE" in done.out
+    (told,) = command("completion", shell, "--json").documents
+    assert told == {"shell": shell, "script": done.out.removesuffix("\n")}
 
 
 def test_a_shell_that_nobody_knows_is_wrong_usage(command: CommandLine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import ssl
@@ -40,6 +41,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 )  # fmt: skip
 @click.option("--app-dir", default=".", metavar="DIR", help="Put this folder on the import path; default: this one.")
 @click.option("-v", "--verbose", is_flag=True, help="Log more than where it serves and what fails.")
+@click.option("--json", "as_json", is_flag=True, help="Log JSON: a document on each line of stderr.")
 def command(
     servicers: tuple[str, ...],
     addresses: tuple[str, ...],
@@ -52,12 +54,15 @@ def command(
     grace: float,
     app_dir: str,
     verbose: bool,
+    as_json: bool,
 ) -> None:
     """Serve servicers until SIGTERM or Ctrl-C, then drain.
 
     MODULE:NAME names an instance of a servicer, its class, or a function that returns one or several.
     """
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_JsonLines() if as_json else logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler])
     sys.path.insert(0, os.path.abspath(app_dir))  # noqa: PTH100 -- links in it stay what they are
     served = [one for path in servicers for one in load_servicers(path)]
     context = _context(cert, key, client_cacert)
@@ -71,6 +76,22 @@ def command(
         raise Failure(str(error)) from error
     except OSError as error:
         raise Failure(f"cannot serve on {', '.join(addresses)}: {error}") from error
+
+
+class _JsonLines(logging.Formatter):
+    """Log records for programs."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        values = {
+            "time": record.created,
+            "level": record.levelname,
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            values["exception"] = self.formatException(record.exc_info)
+        return json.dumps(values, ensure_ascii=False)
 
 
 def load_servicers(path: str) -> list[Servicer]:
