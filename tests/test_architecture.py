@@ -38,7 +38,7 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # words that everything uses
         """
         _metadata _transport.frames _transport.side _transport.allocator _transport.waking _transport.timers
-        _deadline _version _private_pool _compressors _lone_exception _tls_info
+        _deadline _version _private_pool _compressors _lone_exception _cancellation _tls_info
         """,
         "_status _zstd",
         "_codec _compression",

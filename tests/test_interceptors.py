@@ -35,6 +35,28 @@ class Counting:
         await proceed()
 
 
+async def yielding(_: Any, proceed: Proceed) -> Any:
+    """As context managers and the fixtures of tests are written."""
+    yield
+    await proceed()
+
+
+class Yielding:
+    async def __call__(self, _: Any, proceed: Proceed) -> Any:
+        yield
+        await proceed()
+
+
+class Started:
+    """An instance for each call, which is awaited."""
+
+    def __init__(self, _: Any, proceed: Proceed) -> None:
+        self._proceed = proceed
+
+    def __await__(self) -> Any:
+        return self._proceed().__await__()
+
+
 # -- the options
 
 
@@ -50,6 +72,9 @@ OPENERS: list[Callable[[Any], Any]] = [
         (pass_on, "interceptors must be a list of async callables, not function"),
         (1, "interceptors must be a list of async callables, not int"),
         ([pass_on, "log"], r"interceptors\[1\] must be an async callable, not str"),
+        ([Counting], r"interceptors\[0\] must be .*, not the class Counting: did you mean Counting\(\)\?"),
+        ([yielding], r"interceptors\[0\] must be .*, but yielding has a 'yield': use 'await proceed\(\)'"),
+        ([Yielding()], r"interceptors\[0\] must be .*, but Yielding has a 'yield'"),
     ],
 )
 async def test_wrong_interceptors_fail_at_once(wrong: Any, text: str) -> None:
@@ -71,6 +96,8 @@ async def test_an_iterable_of_any_callables_will_do() -> None:
         for _ in range(2):
             await EchoStub(channel).Unary(EchoRequest())
     assert (here.calls, there.calls) == (4, 2)
+    async with open_channel_pair(Echo(), interceptors=[Started], server_interceptors=[Started]) as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest(text="a"))).text == "a"
 
 
 def test_interceptors_are_kept_in_order() -> None:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
+from inspect import isasyncgenfunction
 from math import inf
 from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar, final
 
 import trio
 
+from trio_grpc._cancellation import split_cancelled
 from trio_grpc._compression import Compression
 from trio_grpc._metadata import Metadata, encode_metadata, readable_metadata
 from trio_grpc._method import Method
@@ -252,7 +254,8 @@ class InterceptedCall:
 
     def _failed(self, error: BaseException, inner: InterceptedCall | None = None) -> None:
         """Note what the call, or the attempt ``inner``, ended with."""
-        if self._status is StatusCode.OK and isinstance(error, trio.Cancelled):
+        _, others = split_cancelled(error)
+        if self._status is StatusCode.OK and others is None:
             # Of attempts at the same time, those that are cancelled for the one that succeeded do not count.
             return
         if inner is not None:
@@ -261,7 +264,7 @@ class InterceptedCall:
             self._status = error.code
             if self.awaited or self._origin is None:
                 self._origin = (error.initial_metadata, error.trailing_metadata, error._peer or self.peer)
-        elif isinstance(error, (trio.Cancelled, trio.ClosedResourceError)):
+        elif others is None or isinstance(error, trio.ClosedResourceError):
             self._status = StatusCode.CANCELLED
         else:
             self._status = StatusCode.UNKNOWN
@@ -286,6 +289,16 @@ def check_interceptors(interceptors: Iterable[InterceptorT], option: str = "inte
     for number, interceptor in enumerate(checked):
         if not callable(interceptor):
             raise TypeError(f"{option}[{number}] must be an async callable, not {type(interceptor).__name__}")
+        if isinstance(interceptor, type) and not hasattr(interceptor, "__await__"):
+            name = interceptor.__name__
+            raise TypeError(
+                f"{option}[{number}] must be an async callable, not the class {name}: did you mean {name}()?"
+            )
+        if isasyncgenfunction(interceptor) or isasyncgenfunction(getattr(interceptor, "__call__", None)):  # noqa: B004
+            name = name_of(interceptor)
+            raise TypeError(
+                f"{option}[{number}] must be an async callable, but {name} has a 'yield': use 'await proceed()'"
+            )
     return checked
 
 
@@ -366,6 +379,8 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
     if call._observers:
         call._observation = Observation(call._observers)
     try:
+        if call.wait_for_ready is not None:
+            check_kind("wait_for_ready", call.wait_for_ready, bool, " or None")
         await end(call)
     except BaseException as error:
         call._failed(error)

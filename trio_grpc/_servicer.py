@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, NoReturn, TypeAlias, TypeVar, final
 import trio
 from trio.lowlevel import checkpoint
 
+from trio_grpc._cancellation import split_cancelled
 from trio_grpc._codec import Codec, encode_status_details
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._deadline import rpc_deadline
@@ -486,8 +487,7 @@ class MethodHandler(MessageCoder[Any, Any]):
         except BaseException as error:
             # Not an `Exception`, and often no bare Cancelled either: where several tasks of the handler ended at once,
             # its nursery makes one group of Cancelled and of what else they raised. The scope takes only the first.
-            split = getattr(error, "split", None)
-            cancelled, others = split(trio.Cancelled) if split is not None else (None, error)
+            cancelled, others = split_cancelled(error)
             if cancelled is None or not isinstance(others, (Exception, type(None))):
                 raise
             if others is not None:
@@ -531,9 +531,11 @@ class MethodHandler(MessageCoder[Any, Any]):
 
     def _status_code(self, stream: Stream, context: ServicerContext[Any], error: BaseException) -> StatusCode:
         """Return the code that an exception, where it gets out, gives the RPC."""
-        if isinstance(error, trio.Cancelled):
-            if stream.cancelled is not None:
-                return StatusCode.CANCELLED
+        if stream.cancelled is not None:
+            return StatusCode.CANCELLED
+        cancelled, others = split_cancelled(error)
+        if cancelled is not None and isinstance(others, (Exception, type(None))):
+            # As `run` takes it.
             expired = trio.current_time() >= context.deadline
             return StatusCode.DEADLINE_EXCEEDED if expired else StatusCode.UNAVAILABLE
         status = self._chosen_status(context, error)

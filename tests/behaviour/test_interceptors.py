@@ -241,15 +241,24 @@ async def test_other_options_may_be_changed(make_call: MakeCall, autojump_clock:
     assert seen == ["gzip"]
 
 
-async def test_a_wrong_option_fails_where_it_is_used() -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "kind", "text"),
+    [
+        ("compression", "no such", ValueError, "'no such' is not registered"),
+        ("wait_for_ready", "yes", TypeError, "wait_for_ready must be bool or None, not str"),
+    ],
+)
+@every_kind
+async def test_a_wrong_option_fails_where_it_is_used(
+    make_call: MakeCall, option: str, value: object, kind: type[Exception], text: str
+) -> None:
     async def wrong(call: InterceptedCall, proceed: Proceed) -> None:
-        call.compression = "no such"
+        setattr(call, option, value)
         await proceed()
 
     async with open_channel_pair(Echo(), interceptors=[wrong]) as (channel, _):
-        for make_call in (unary, bidi):
-            with pytest.raises(ValueError, match="no such"):
-                await make_call(EchoStub(channel))
+        with pytest.raises(kind, match=text):
+            await make_call(EchoStub(channel))
 
 
 @pytest.mark.parametrize("options", [{"timeout": "1"}, {"timeout": float("nan")}, {"metadata": {"te": "x"}}])
@@ -370,6 +379,31 @@ async def test_the_status_of_a_call_that_its_caller_cancels(make_call: MakeCall,
 
     servicer = Echo(unary=sleep_forever, client_stream=sleep_forever)
     async with open_channel_pair(servicer, interceptors=[look]) as (channel, _):
+        with trio.move_on_after(1) as scope:
+            await make_call(EchoStub(channel))
+    assert scope.cancelled_caught
+    assert seen == [StatusCode.CANCELLED]
+
+
+@pytest.mark.parametrize("make_call", AWAITED)
+async def test_the_status_of_a_call_that_is_cancelled_together_with_other_tasks(
+    make_call: MakeCall, autojump_clock: Clock
+) -> None:
+    seen: list[StatusCode | None] = []
+
+    async def in_a_nursery(_: InterceptedCall, proceed: Proceed) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            await proceed()
+
+    async def look(call: InterceptedCall, proceed: Proceed) -> None:
+        try:
+            await proceed()
+        finally:
+            seen.append(call.status)
+
+    servicer = Echo(unary=sleep_forever, client_stream=sleep_forever)
+    async with open_channel_pair(servicer, interceptors=[look, in_a_nursery]) as (channel, _):
         with trio.move_on_after(1) as scope:
             await make_call(EchoStub(channel))
     assert scope.cancelled_caught
@@ -1064,6 +1098,66 @@ async def test_the_status_of_an_rpc_that_ends_early(autojump_clock: Clock) -> No
             await trio.testing.wait_all_tasks_blocked()
             await channel.aclose()
     assert seen == [StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED]
+
+
+async def with_other_tasks(*_: object) -> Any:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        await trio.sleep_forever()
+
+
+async def with_a_task_that_fails(*_: object) -> Any:
+    async def fail_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise SecretError
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail_at_the_end)
+        await trio.sleep_forever()
+
+
+async def hiding(_: object, context: Context) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep(2)
+        await context.send(EchoReply())
+
+
+@pytest.mark.parametrize("handler", [with_other_tasks, with_a_task_that_fails])
+async def test_the_status_of_a_handler_that_is_cancelled_together_with_its_tasks(
+    handler: Callable[..., Any], autojump_clock: Clock
+) -> None:
+    seen: list[StatusCode | None] = []
+    async with open_channel_pair(Echo(unary=handler), server_interceptors=[noting_status(seen)] * 2) as (
+        channel,
+        server,
+    ):
+        await failing_call(channel, timeout=1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == [StatusCode.DEADLINE_EXCEEDED] * 2
+        seen.clear()
+        async with EchoStub(channel).Unary.open(EchoRequest()):
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == [StatusCode.CANCELLED] * 2
+        seen.clear()
+        async with EchoStub(channel).Unary.open(EchoRequest()) as call:
+            await trio.testing.wait_all_tasks_blocked()
+            await server.drain(grace=0)
+            with pytest.raises(RpcError) as caught:
+                await call.receive()
+        assert caught.value.code is StatusCode.UNAVAILABLE
+        assert seen == [StatusCode.UNAVAILABLE] * 2
+
+
+async def test_an_rpc_whose_client_has_gone_was_cancelled_whatever_its_handler_raises(autojump_clock: Clock) -> None:
+    seen: list[StatusCode | None] = []
+    async with open_channel_pair(Echo(unary=hiding), server_interceptors=[noting_status(seen)]) as (channel, _):
+        async with EchoStub(channel).Unary.open(EchoRequest()):
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.sleep(3)
+    assert seen == [StatusCode.CANCELLED]
 
 
 async def test_an_interceptor_may_turn_exceptions_into_statuses(caplog: pytest.LogCaptureFixture) -> None:
