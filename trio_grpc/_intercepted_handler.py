@@ -41,9 +41,14 @@ class InterceptedHandler(MethodHandler):
     async def _intercept(self, stream: Stream, context: ServicerContext[Any]) -> None:
         context._handled = False
         await self._proceed(stream, context, 0)
-        if self.method.cardinality.server_streaming or stream.responded or stream.end_stream:
+        if stream.responded or stream.end_stream or context._status is not None or stream.cancelled is not None:
             return
-        if context._status is None and stream.cancelled is None:
+        if not context._handled:
+            # Nor for a stream of replies: an empty one is more likely a forgotten 'await' than meant.
+            raise RuntimeError(
+                f"the interceptors of {self.method.path} returned without 'await proceed()' and without an answer"
+            )
+        if not self.method.cardinality.server_streaming:
             raise RuntimeError(f"the interceptors of {self.method.path} returned, but the RPC has no reply")
 
     async def _proceed(self, stream: Stream, context: ServicerContext[Any], index: int) -> None:

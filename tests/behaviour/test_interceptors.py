@@ -1280,6 +1280,29 @@ async def test_an_rpc_with_one_reply_needs_it(make_call: MakeCall, caplog: pytes
             assert "interceptors of /echo.Echo/" in str(caplog.records[-1].exc_info)
 
 
+@every_kind
+async def test_an_rpc_is_not_answered_by_forgetting_it(make_call: MakeCall, caplog: pytest.LogCaptureFixture) -> None:
+    async def forget(*_: object) -> None:
+        pass
+
+    async with open_channel_pair(Echo(), server_interceptors=[forget]) as (channel, _):
+        assert (await failing_call(channel, make_call)).code is StatusCode.UNKNOWN
+    assert "returned without 'await proceed()' and without an answer" in str(caplog.records[-1].exc_info)
+
+
+async def test_an_interceptor_may_answer_with_an_empty_stream() -> None:
+    async def answer(context: ServicerContext[Any], _: Proceed) -> None:
+        await context.send_initial_metadata()
+
+    servicer = Echo()
+    async with (
+        open_channel_pair(servicer, server_interceptors=[answer]) as (channel, _),
+        EchoStub(channel).ServerStream(EchoRequest(count=2)) as call,
+    ):
+        assert [reply async for reply in call] == []
+    assert not servicer.contexts
+
+
 async def test_a_handler_runs_once(caplog: pytest.LogCaptureFixture) -> None:
     async def twice(context: ServicerContext[Any], proceed: Proceed) -> None:
         await proceed()
