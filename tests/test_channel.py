@@ -135,7 +135,7 @@ def test_malformed_targets_are_refused_at_once(target: str) -> None:
     assert not target or repr(target) in str(caught.value)
 
 
-@pytest.mark.parametrize("target", [None, 50051, ("localhost", 50051), b"localhost:50051"])
+@pytest.mark.parametrize("target", [None, 50051, ("localhost", 50051), b"localhost:50051", trio.StapledStream])
 def test_targets_of_other_types_are_refused_at_once(target: Any) -> None:
     with pytest.raises(TypeError, match="target must be"):
         trio_grpc.open_channel(target)

@@ -14,7 +14,8 @@ from echo_trio_grpc import EchoServicer, EchoStub
 import trio_grpc
 from tests.support.echo import Echo
 from trio_grpc import InterceptedCall, Proceed, RpcError, StatusCode
-from trio_grpc._interceptors import check_interceptors, intercept, name_of
+from trio_grpc._interceptors import check_interceptors, intercept
+from trio_grpc._options import name_of
 from trio_grpc.testing import MemoryListener, open_channel_pair
 
 Clock = trio.testing.MockClock
@@ -73,7 +74,7 @@ OPENERS: list[Callable[[Any], Any]] = [
         (1, "interceptors must be a list of async callables, not int"),
         ([pass_on, "log"], r"interceptors\[1\] must be an async callable, not str"),
         ([Counting], r"interceptors\[0\] must be .*, not the class Counting: did you mean Counting\(\)\?"),
-        ([yielding], r"interceptors\[0\] must be .*, but yielding has a 'yield': use 'await proceed\(\)'"),
+        ([yielding], r"interceptors\[0\] must be .*, but yielding has a 'yield'"),
         ([Yielding()], r"interceptors\[0\] must be .*, but Yielding has a 'yield'"),
     ],
 )

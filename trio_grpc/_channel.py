@@ -34,7 +34,7 @@ from trio_grpc._credentials import Attacher, CallCredentialsLike
 from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
-from trio_grpc._options import Keepalive, Limits, check_ascii, check_kind, check_text
+from trio_grpc._options import Keepalive, Limits, check_ascii, check_async_callable, check_kind, check_text, name_of
 from trio_grpc._plain_codecs import FunctionCodec
 from trio_grpc._retry import RetryThrottle
 from trio_grpc._transport.byte_stream import wrap
@@ -498,16 +498,15 @@ def _name_of(target: Target, resolvers: Mapping[str, Resolver] | None, service_c
         raise TypeError(f"resolvers must be a mapping of schemes, not {type(resolvers).__name__}")
     schemes = {} if resolvers is None else dict(resolvers)
     for scheme, resolver in schemes.items():
-        if not callable(resolver):
-            raise TypeError(f"resolvers[{scheme!r}] must be an async callable, not {type(resolver).__name__}")
+        check_async_callable(f"resolvers[{scheme!r}]", resolver)
     if isinstance(target, str):
         return resolve_name(target, schemes, service_config_from_dns=service_config_from_dns)
     if isinstance(target, trio.abc.Stream):
         return static_name(Endpoint(type(target).__name__, connect=once(target)))
-    if callable(target):
-        label = getattr(target, "__qualname__", None) or type(target).__name__
-        return static_name(Endpoint(label, connect=target))
-    raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
+    if not callable(target):
+        raise TypeError(f"target must be str, trio.abc.Stream or an async callable, not {type(target).__name__}")
+    check_async_callable("target", target, ", str or trio.abc.Stream")
+    return static_name(Endpoint(name_of(target), connect=target))
 
 
 def _proxy_of(name: Name, option: ProxyOption) -> HttpProxy | None:

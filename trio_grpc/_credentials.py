@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from trio_grpc._interceptors import ClientInterceptor, InterceptedCall, Proceed, name_of
+from trio_grpc._interceptors import ClientInterceptor, InterceptedCall, Proceed
 from trio_grpc._metadata import Metadata, MetadataLike
+from trio_grpc._options import check_async_callable, name_of
 from trio_grpc._status import RpcError, StatusCode
 
 #: What no library may say for itself: applications take these codes for their server's own (gRFC A54).
@@ -100,8 +101,7 @@ class Attacher:
             TypeError: they cannot be called.
             ValueError: the channel is in plaintext, which they do not allow.
         """
-        if not callable(credentials):
-            raise TypeError(f"credentials must be an async callable or None, not {type(credentials).__name__}")
+        check_async_callable("credentials", credentials, " or None")
         if not self.secure and not getattr(credentials, "allow_plaintext", False):
             raise ValueError(
                 f"credentials must not be sent to {self._target} in plaintext: use ssl_context=, "

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
-from inspect import isasyncgenfunction
 from math import inf
 from types import SimpleNamespace
 from typing import Any, TypeAlias, TypeVar, final
@@ -25,7 +24,7 @@ from trio_grpc._compression import Compression
 from trio_grpc._metadata import Metadata, encode_metadata, readable_metadata
 from trio_grpc._method import Method
 from trio_grpc._observing import CallObserver, Observation, check_observer
-from trio_grpc._options import check_kind, check_timeout
+from trio_grpc._options import check_async_callable, check_kind, check_timeout, name_of
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Answer
@@ -287,18 +286,7 @@ def check_interceptors(interceptors: Iterable[InterceptorT], option: str = "inte
         raise TypeError(f"{option} must be a list of async callables, not {type(interceptors).__name__}")
     checked = tuple(interceptors)
     for number, interceptor in enumerate(checked):
-        if not callable(interceptor):
-            raise TypeError(f"{option}[{number}] must be an async callable, not {type(interceptor).__name__}")
-        if isinstance(interceptor, type) and not hasattr(interceptor, "__await__"):
-            name = interceptor.__name__
-            raise TypeError(
-                f"{option}[{number}] must be an async callable, not the class {name}: did you mean {name}()?"
-            )
-        if isasyncgenfunction(interceptor) or isasyncgenfunction(getattr(interceptor, "__call__", None)):  # noqa: B004
-            name = name_of(interceptor)
-            raise TypeError(
-                f"{option}[{number}] must be an async callable, but {name} has a 'yield': use 'await proceed()'"
-            )
+        check_async_callable(f"{option}[{number}]", interceptor)
     return checked
 
 
@@ -392,11 +380,6 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
         if call._observation is not None:
             call._observation.close(call._status or StatusCode.OK)
     call._status = StatusCode.OK
-
-
-def name_of(interceptor: object) -> str:
-    """Return what an interceptor is called in messages."""
-    return getattr(interceptor, "__qualname__", None) or type(interceptor).__name__
 
 
 __all__ = ["ClientInterceptor", "InterceptedCall", "Proceed"]

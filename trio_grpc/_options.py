@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from inspect import isasyncgenfunction
 from math import inf, isnan
 from typing import Any, TypeVar
 
@@ -271,6 +272,34 @@ def check_kind(name: str, value: object, kind: type[OptionT], others: str = "") 
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {kind.__name__}{others}, not {type(value).__name__}")
     return value
+
+
+def check_async_callable(name: str, value: object, others: str = "") -> None:
+    """Check an option that is a function of the user's, to be called and awaited.
+
+    What a plain function returns is not known before it is called.
+
+    Args:
+        name: of the option.
+        value: what was given.
+        others: what else would do, for the message.
+
+    Raises:
+        TypeError: it cannot be called, or not so: it is a class whose objects nobody could await, or a generator.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be an async callable{others}, not {type(value).__name__}")
+    if isinstance(value, type):
+        if not hasattr(value, "__await__"):
+            named = value.__name__
+            raise TypeError(f"{name} must be an async callable{others}, not the class {named}: did you mean {named}()?")
+    elif isasyncgenfunction(value) or isasyncgenfunction(type(value).__call__):
+        raise TypeError(f"{name} must be an async callable{others}, but {name_of(value)} has a 'yield'")
+
+
+def name_of(function: object) -> str:
+    """Return what a function of the user's, or an object that can be called, is called in messages."""
+    return getattr(function, "__qualname__", None) or type(function).__name__
 
 
 def check_text(name: str, value: object) -> str:

@@ -43,6 +43,6 @@ def test_wrong_ones_are_refused_at_once() -> None:
         Endpoint("host:port")
     with pytest.raises(TypeError, match=r"Endpoint\.address must be str"):
         Endpoint(("127.0.0.1", 5))  # type: ignore[arg-type]
-    for no_function in (5, "127.0.0.1:5", False):
+    for no_function in (5, trio.StapledStream, "127.0.0.1:5", False):
         with pytest.raises(TypeError, match=r"Endpoint\.connect must be an async callable"):
             Endpoint("127.0.0.1:5", connect=no_function)  # type: ignore[arg-type]

@@ -185,7 +185,7 @@ async def test_a_unix_socket_needs_no_tls(nursery: trio.Nursery, tmp_path: Any) 
         assert await _unary(EchoStub(channel)) == "secret"
 
 
-@pytest.mark.parametrize("credentials", ["token", 7, {"authorization": "x"}])
+@pytest.mark.parametrize("credentials", ["token", 7, {"authorization": "x"}, BearerToken, CallCredentials])
 async def test_what_cannot_be_called_is_refused(credentials: Any) -> None:
     with pytest.raises(TypeError, match=r"^credentials must be an async callable or None, not "):
         open_channel_pair(Guarded(), credentials=credentials)
@@ -424,9 +424,32 @@ async def test_what_is_no_token_is_refused_without_being_shown(token: Any) -> No
     assert "cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("token", "text"),
+    [
+        ("", "fetch returned an empty token"),
+        (("secret",), "fetch must return a token, or a pair of a token and seconds, not 1 values"),
+        (("secret", 5, 6), "fetch must return a token, or a pair of a token and seconds, not 3 values"),
+        (["secret", 5], "fetch must return a token, or a pair of a token and seconds, not list"),
+    ],
+)
+async def test_what_is_no_token_is_named(token: Any, text: str) -> None:
+    async def fetch() -> Any:
+        return token
+
+    async with open_channel_pair(Guarded(), credentials=BearerToken(fetch)) as (channel, _):
+        with pytest.raises(RpcError) as caught:
+            await _unary(EchoStub(channel))
+    assert str(caught.value).endswith(text)
+
+
 def test_wrong_options_are_named() -> None:
     with pytest.raises(TypeError, match=r"^fetch must be an async callable"):
         BearerToken("token")  # type: ignore[arg-type]
+    with pytest.raises(
+        TypeError, match=r"^fetch must be an async callable, not the class Issuer: did you mean Issuer\(\)"
+    ):
+        BearerToken(Issuer)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^refresh_before must not be negative"):
         BearerToken(Issuer(), refresh_before=-1)
     with pytest.raises(TypeError, match=r"^allow_plaintext must be bool"):

@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from trio_grpc._balancing.target import TcpTarget, UnixTarget, parse_target
+from trio_grpc._options import check_async_callable
 
 
 @attrs.frozen
@@ -32,9 +33,9 @@ class Endpoint:
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.address, str):
             raise TypeError(f"Endpoint.address must be str, not {type(self.address).__name__}")
-        if self.connect is not None and not callable(self.connect):
-            raise TypeError(f"Endpoint.connect must be an async callable or None, not {type(self.connect).__name__}")
-        if self.connect is None:
+        if self.connect is not None:
+            check_async_callable("Endpoint.connect", self.connect, " or None")
+        else:
             location = parse_target(self.address)
             object.__setattr__(self, "_location", location)
             object.__setattr__(self, "address", str(location))
