@@ -326,7 +326,7 @@ async def _outermost(call: InterceptedCall, interceptors: tuple[ClientIntercepto
 async def _proceed(call: InterceptedCall, interceptors: tuple[ClientInterceptor, ...], index: int, end: End) -> None:
     """Run what is further in than ``index`` interceptors, and note on ``call`` how it went."""
     if index == len(interceptors):
-        if call._scope is None and not call._observers:
+        if call._scope is None and not call._observers and call.wait_for_ready is None:
             # What `_run_end` would do; an interceptor costs a fifth less without another coroutine.
             call._origin = None
             try:
