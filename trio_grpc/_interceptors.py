@@ -370,6 +370,7 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
         if call.wait_for_ready is not None:
             check_kind("wait_for_ready", call.wait_for_ready, bool, " or None")
         await end(call)
+        call._status = StatusCode.OK
     except BaseException as error:
         call._failed(error)
         raise
@@ -378,8 +379,8 @@ async def _run_end(call: InterceptedCall, end: End) -> None:
         if scope is not None and (call.awaited or not call._is_open()):
             scope.deadline = call._scope_deadline
         if call._observation is not None:
-            call._observation.close(call._status or StatusCode.OK)
-    call._status = StatusCode.OK
+            assert call._status is not None
+            call._observation.close(call._status)
 
 
 __all__ = ["ClientInterceptor", "InterceptedCall", "Proceed"]

@@ -215,8 +215,10 @@ class Observation:
 
     def close(self, status: StatusCode) -> None:
         """The call has ended with this status, and so have attempts that never had a stream to tell of it."""
+        # One that the call went well without was given up.
+        left = StatusCode.CANCELLED if status is StatusCode.OK else status
         for attempt in tuple(self._open):
-            attempt._end(status)
+            attempt._end(left)
 
     def received(self, source: Any, size: int, compressed_size: int | None) -> None:
         """Note a message that came on a stream, or on what stands for one."""

@@ -18,6 +18,7 @@ from trio_grpc import (
     CallObserver,
     Endpoint,
     InterceptedCall,
+    Limits,
     Proceed,
     RpcError,
     ServicerContext,
@@ -228,6 +229,36 @@ async def test_hedges_are_attempts(act: Any, autojump_clock: Clock) -> None:
     assert (original.kind, hedge.kind) == (AttemptKind.ORIGINAL, AttemptKind.HEDGE)
     assert (original.status, hedge.status) == (StatusCode.CANCELLED, StatusCode.OK)
     assert (original.received_messages, hedge.received_messages) == (0, 1)
+
+
+@pytest.mark.parametrize("act", [unary, opened])
+async def test_a_hedge_that_finds_no_room_was_cancelled(act: Any, autojump_clock: Clock) -> None:
+    class Slow(Echo):
+        async def Unary(self, request: EchoRequest, context: Context, /) -> EchoReply:
+            await trio.sleep(2)
+            if self.calls == 0:
+                self.calls += 1
+                await context.abort(StatusCode.UNAVAILABLE)
+            return await super().Unary(request, context)
+
+    async def try_twice(call: InterceptedCall, proceed: Proceed) -> None:
+        with pytest.raises(RpcError):
+            await proceed()
+        await proceed()
+
+    client = Observing()
+    # A failure before it is not the end of an attempt that went well.
+    interceptors = [client, try_twice] if act is unary else [client]
+    servicer = Slow()
+    servicer.calls = 0 if act is unary else 1
+    async with open_channel_pair(
+        servicer, interceptors=interceptors, service_config=HEDGES, server_limits=Limits(max_concurrent_streams=1)
+    ) as (channel, _):
+        await act(EchoStub(channel))
+    *_, original, hedge = client.notes[0].attempts
+    assert (original.kind, hedge.kind) == (AttemptKind.ORIGINAL, AttemptKind.HEDGE)
+    assert (original.status, hedge.status) == (StatusCode.OK, StatusCode.CANCELLED)
+    assert hedge.connected is None
 
 
 @pytest.mark.parametrize("act", [unary, opened])
