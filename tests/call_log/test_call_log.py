@@ -176,6 +176,36 @@ async def test_options(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) 
     assert seen == [StatusCode.OK]
 
 
+@pytest.mark.parametrize("name", ["name", "message", "asctime", "args", "levelname"])
+async def test_fields_with_names_that_records_have_are_left_out(name: str, records: pytest.LogCaptureFixture) -> None:
+    log = CallLog(fields=lambda _: {"mine": 1, name: "x"})
+    async with open_channel_pair(Echo(), interceptors=[log], server_interceptors=[log]) as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest(text="a"))).text == "a"
+        await trio.testing.wait_all_tasks_blocked()
+    for side in "client", "server":
+        (record,) = of_calls(records, side)
+        assert record.rpc_status == "OK"
+        assert not hasattr(record, "mine")
+    wrong = [record for record in of_calls(records) if record.exc_info]
+    assert [record.getMessage() for record in wrong] == ["exception in the fields= of a CallLog"] * 2
+    assert all(f"attributes of these names: {name}" in str(record.exc_info) for record in wrong)
+
+
+@pytest.mark.parametrize("level", [{}.__getitem__, lambda _: None, lambda _: "INFO"])
+async def test_a_level_that_is_none_is_logged_and_the_call_goes_on(
+    level: Any, records: pytest.LogCaptureFixture
+) -> None:
+    log = CallLog(level=level)
+    async with open_channel_pair(Echo(), interceptors=[log], server_interceptors=[log]) as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest(text="a"))).text == "a"
+        await trio.testing.wait_all_tasks_blocked()
+    for side in "client", "server":
+        (record,) = of_calls(records, side)
+        assert (record.rpc_status, record.levelno) == ("OK", logging.INFO)
+    wrong = [record.getMessage() for record in of_calls(records) if record.exc_info]
+    assert wrong == ["exception in the level= of a CallLog"] * 2
+
+
 async def test_what_fields_raises_is_logged_and_the_call_goes_on(
     autojump_clock: Clock, records: pytest.LogCaptureFixture
 ) -> None:

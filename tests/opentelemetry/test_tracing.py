@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,11 +19,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from tests.behaviour.scripted import UNARY, expect_reply
 from tests.echo_service import Context, Echo
-from trio_grpc import Metadata, RpcError, StatusCode, open_channel
+from trio_grpc import Metadata, RpcError, StatusCode, open_channel, serve
 from trio_grpc.opentelemetry import ClientTracing, GrpcTraceBinPropagator, ServerTracing
 from trio_grpc.opentelemetry._propagation import GETTER, SETTER
-from trio_grpc.testing import open_channel_pair
+from trio_grpc.testing import MemoryListener, ScriptedPeer, open_channel_pair
 
 Clock = trio.testing.MockClock
 
@@ -326,3 +328,19 @@ class TestPropagation:
         async with open_channel_pair(Echo(), server_interceptors=[spans.server]) as (channel, _):
             await EchoStub(channel).Unary(EchoRequest(), metadata={"traceparent": "nonsense"})
         assert spans.one("Recv.echo.Echo.Unary").parent is None
+
+
+async def test_malformed_metadata_ends_no_rpc_that_does_not_look_at_it(
+    spans: Spans, autojump_clock: Clock, nursery: trio.Nursery
+) -> None:
+    listener = MemoryListener()
+    await nursery.start(partial(serve, interceptors=[spans.server]), [Echo()], listener)
+    async with ScriptedPeer.client(await listener.connect()) as peer:
+        await peer.handshake()
+        await peer.send_request(1, UNARY, [("x-bin", "*")])
+        await peer.send_message(1, b"", end_stream=True)
+        await expect_reply(peer, 1, EchoReply())
+    nursery.cancel_scope.cancel()
+    span = spans.one("Recv.echo.Echo.Unary")
+    assert span.parent is None
+    assert span.status.status_code is trace.StatusCode.OK

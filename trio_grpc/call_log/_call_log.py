@@ -58,6 +58,10 @@ class _Counts(CallObserver):
         self.received += 1
 
 
+#: What `logging` refuses in ``extra=``.
+_RECORD_NAMES = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime"})
+
+
 @final
 class CallLog:
     """Logs each call when it has ended: an interceptor for `open_channel` and for `serve`, and one object will do.
@@ -86,7 +90,7 @@ class CallLog:
         level: takes a status code and returns the level of the record; default `default_level`.
         starts: log the start of each call, too, as DEBUG.
         fields: takes the call, which has ended, and returns further attributes for its record: an identity from its
-            metadata, say. What it raises is logged in its place.
+            metadata, say. What it raises is logged in its place. Names that every `logging.LogRecord` has are taken.
 
     Raises:
         TypeError: an argument is of another type.
@@ -134,7 +138,7 @@ class CallLog:
             raise
         finally:
             status = StatusCode.UNKNOWN if call.status is None else call.status
-            level = self._level(status)
+            level = self._level_of(status)
             if self._logger.isEnabledFor(level):
                 known |= {
                     "rpc_peer": call.peer,
@@ -147,12 +151,29 @@ class CallLog:
                 }
                 self._log(level, call, known)
 
+    def _level_of(self, status: StatusCode) -> int:
+        # A call is not to fail for what its log is told.
+        try:
+            return check_kind("what level= returns", self._level(status), int)
+        except Exception:
+            self._logger.exception("exception in the level= of a CallLog")
+            return default_level(status)
+
+    def _further(self, call: InterceptedCall | ServicerContext[Any]) -> dict[str, object]:
+        if self._fields is None:
+            return {}
+        try:
+            further = dict(self._fields(call))
+            taken = sorted(_RECORD_NAMES & further.keys())
+            if taken:
+                raise ValueError(f"records have attributes of these names: {', '.join(taken)}")
+        except Exception:
+            self._logger.exception("exception in the fields= of a CallLog")
+            return {}
+        return further
+
     def _log(self, level: int, call: InterceptedCall | ServicerContext[Any], known: dict[str, object]) -> None:
-        if self._fields is not None:
-            try:
-                known |= self._fields(call)
-            except Exception:
-                self._logger.exception("exception in the fields= of a CallLog")
+        known |= self._further(call)
         message = f": {known['rpc_message']}" if known["rpc_message"] else ""
         self._logger.log(
             level,

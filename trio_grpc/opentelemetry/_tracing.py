@@ -77,7 +77,12 @@ class ServerTracing(_Tracing):
 
     async def __call__(self, context: ServicerContext[Any], proceed: Proceed, /) -> None:
         """Run the RPC in a span."""
-        parent = self._propagator.extract(context.metadata, getter=GETTER)
+        try:
+            metadata = context.metadata
+        except RpcError:
+            # A binary value is malformed. That ends the RPCs whose handlers look at it, and no others.
+            metadata = Metadata()
+        parent = self._propagator.extract(metadata, getter=GETTER)
         span = self._tracer.start_span(
             f"Recv.{context.method.full_name}",
             parent,
