@@ -548,7 +548,7 @@ async def test_the_record_of_abort_wins_over_the_deadline(autojump_clock: Clock)
         outcomes: list[Any] = []
         with trio.move_on_after(5):
             # A client whose clock is slower than the server's.
-            head = channel._request_head("/echo.Echo/Unary", "identity")
+            head = channel._request_head("/echo.Echo/Unary", "identity", "proto")
             stream = connection.open_stream(head, [(b"grpc-timeout", b"1S")])
             connection.table.acquire_nowait()
             stream.queue_message(b"")
