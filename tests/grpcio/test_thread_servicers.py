@@ -158,6 +158,8 @@ async def test_no_more_run_at_once_than_there_are_workers(grpcio_echo: ModuleTyp
     lock = threading.Lock()
     running = 0
     most = 0
+    # Whether the second worker comes while the first is still there is not for the system's scheduler to say.
+    meeting = threading.Barrier(2)
 
     class Counting(PlainEcho):
         def Unary(self, request: EchoRequest, context: Any) -> EchoReply:
@@ -165,6 +167,7 @@ async def test_no_more_run_at_once_than_there_are_workers(grpcio_echo: ModuleTyp
             with lock:
                 running += 1
                 most = max(most, running)
+            meeting.wait(20)
             context.is_active()
             trio.from_thread.run(trio.testing.wait_all_tasks_blocked)
             with lock:
