@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from math import inf
+from typing import Any
 
 import trio
 
 from trio_grpc._generic_servicer import GenericServicer, IncomingCall
 from trio_grpc._metadata import Metadata, MetadataError
-from trio_grpc._servicer import UNEXPECTED, HandlerMaker, MethodHandler, not_implemented
+from trio_grpc._servicer import UNEXPECTED, HandlerMaker, MethodHandler, ServicerContext, not_implemented
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._transport.stream import Stream
 
@@ -42,7 +44,7 @@ class GenericHandlers:
         except MetadataError as error:
             stream.refuse(StatusCode.INTERNAL, f"malformed request: {error}")
         except RpcError as error:
-            stream.refuse(error.code, error.message)
+            self._refuse(stream, error)
         except Exception:
             _logger.exception("exception in the search for a handler of %s (%s)", request.path, stream.peer)
             stream.refuse(StatusCode.UNKNOWN, UNEXPECTED)
@@ -51,6 +53,14 @@ class GenericHandlers:
                 return await handler.run(stream, deadline, scope)
             stream.refuse(StatusCode.UNIMPLEMENTED, not_implemented(request.path))
         return True
+
+    def _refuse(self, stream: Stream, error: RpcError) -> None:
+        """End an RPC as a handler that raises this would, details and metadata included."""
+        try:
+            ServicerContext[Any](self, stream, inf)._finish(error)
+        except Exception:
+            _logger.exception("status of %s (%s) cannot be encoded", error.code.name, stream.peer)
+            stream.refuse(StatusCode.UNKNOWN, UNEXPECTED)
 
     def _find(self, call: IncomingCall) -> MethodHandler | None:
         for servicer in self._servicers:

@@ -113,6 +113,30 @@ async def test_what_the_search_raises_is_the_status(autojump_clock: Clock, caplo
         assert await channel.unary_unary("/a.B/Fine")(b"x") == b"x"
 
 
+async def test_what_the_search_raises_comes_whole(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    detail = EchoRequest(text="more")
+
+    def find(call: IncomingCall) -> bool:
+        details: list[Any] = [detail] if call.path == "/a.B/Fine" else ["no message"]
+        raise RpcError(StatusCode.NOT_FOUND, "gone", details=details, trailing_metadata=[("key", "value")])
+
+    async with open_channel_pair(Finding(find)) as (channel, server):
+        async with channel.stream_stream("/a.B/Fine")() as call:
+            # The client goes on sending: nothing of it may stay behind.
+            with pytest.raises(RpcError, match="gone") as info:
+                await call.receive()
+        assert info.value.code is StatusCode.NOT_FOUND
+        assert info.value.details == (detail,)
+        assert list(info.value.trailing_metadata) == [("key", "value")]
+        with pytest.raises(RpcError, match="exception in the handler") as info:
+            await channel.unary_unary("/a.B/Wrong")(b"x" * 200_000)
+        assert info.value.code is StatusCode.UNKNOWN
+        assert "cannot be encoded" in caplog.text
+        caplog.clear()
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.statistics().streams == server.statistics().handlers == 0
+
+
 async def test_metadata_that_are_malformed(autojump_clock: Clock, nursery: trio.Nursery) -> None:
     servicer = Finding()
     listener = MemoryListener()

@@ -237,6 +237,73 @@ class TestStatus:
         assert "KeyError" in caplog.text
         caplog.clear()
 
+    @pytest.mark.parametrize(("details", "message"), [("not here", "not here"), ("", "exception in the handler")])
+    async def test_an_exception_has_the_code_that_was_set_before(
+        self,
+        kind: str,
+        details: str,
+        message: str,
+        autojump_clock: Clock,
+        opened: Opener,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        async def act(context: Any) -> None:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            context.set_details(details)
+            context.set_trailing_metadata((("key", "value"),))
+            raise KeyError("secret")
+
+        async with opened(failing(act)) as (channel, _):
+            error = await _fail(kind, EchoStub(channel))
+        assert (error.code, error.message) == (StatusCode.NOT_FOUND, message)
+        assert list(error.trailing_metadata) == [("key", "value")]
+        assert [record.exc_info is not None for record in caplog.records] == [True]
+        caplog.clear()
+
+    @pytest.mark.parametrize("how", ["abort", "raise"])
+    async def test_a_status_that_is_raised_goes_before_a_code_that_was_set(
+        self, kind: str, how: str, autojump_clock: Clock, opened: Opener
+    ) -> None:
+        async def act(context: Any) -> None:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            if how == "abort":
+                await context.abort(grpc.StatusCode.DATA_LOSS, "lost")
+            raise RpcError(StatusCode.DATA_LOSS, "lost")
+
+        async with opened(failing(act)) as (channel, _):
+            error = await _fail(kind, EchoStub(channel))
+        assert (error.code, error.message) == (StatusCode.DATA_LOSS, "lost")
+
+    @pytest.mark.parametrize(("details", "message"), [(None, ""), (b"n\xc3\xa4h", "näh")])
+    async def test_details_that_are_no_str(
+        self, kind: str, details: Any, message: str, autojump_clock: Clock, opened: Opener
+    ) -> None:
+        async def act(context: Any) -> None:
+            with pytest.raises(TypeError, match="details must be str, not int"):
+                context.set_details(5)
+            await context.abort(grpc.StatusCode.DATA_LOSS, details)
+
+        async with opened(failing(act)) as (channel, _):
+            assert (await _fail(kind, EchoStub(channel))).message == message
+
+
+async def test_a_done_callback_that_raises_changes_nothing(
+    autojump_clock: Clock, opened: Opener, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+
+    class Calling(AioEcho):
+        async def Unary(self, request: EchoRequest, context: Any) -> EchoReply:
+            context.add_done_callback(lambda _: {}["missing"])
+            context.add_done_callback(lambda _: called.append("second"))
+            return EchoReply(text=request.text)
+
+    async with opened(Calling()) as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest(text="fine"))).text == "fine"
+    assert called == ["second"]
+    assert "exception in a callback of /echo.Echo/Unary" in caplog.text
+    caplog.clear()
+
 
 async def test_what_the_context_tells(autojump_clock: Clock, opened: Opener) -> None:
     seen: dict[str, Any] = {}

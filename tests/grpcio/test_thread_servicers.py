@@ -117,6 +117,37 @@ async def test_status(how: str, grpcio_echo: ModuleType) -> None:
         assert list(error.trailing_metadata) == ([("key", "value")] if how == "status" else [])
 
 
+async def test_an_exception_has_the_code_that_was_set_before(
+    grpcio_echo: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(PlainEcho):
+        def Unary(self, request: EchoRequest, context: Any) -> EchoReply:
+            context.set_code(grpc.StatusCode.NOT_FOUND)
+            context.set_details(b"no such thing")
+            raise KeyError("secret")
+
+    async with opened(grpcio_echo, Failing()) as (channel, _):
+        with pytest.raises(RpcError) as info:
+            await EchoStub(channel).Unary(EchoRequest())
+    assert (info.value.code, info.value.message) == (StatusCode.NOT_FOUND, "no such thing")
+    assert [record.exc_info is not None for record in caplog.records] == [True]
+    caplog.clear()
+
+
+async def test_a_callback_that_raises_changes_nothing(
+    grpcio_echo: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Calling(PlainEcho):
+        def Unary(self, request: EchoRequest, context: Any) -> EchoReply:
+            assert context.add_callback(lambda: {}["missing"])
+            return EchoReply(text=request.text)
+
+    async with opened(grpcio_echo, Calling()) as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest(text="fine"))).text == "fine"
+    assert "exception in a callback of /echo.Echo/Unary" in caplog.text
+    caplog.clear()
+
+
 async def test_a_handler_learns_that_its_client_has_gone(grpcio_echo: ModuleType) -> None:
     started = trio.Event()
     token = trio.lowlevel.current_trio_token()

@@ -96,9 +96,11 @@ class PlainEcho:
         context.set_trailing_metadata((("last", "2"),))
         if request.text == "abort, trailing kept":
             context.abort(grpc.StatusCode.NOT_FOUND, "gone")
-        elif request.text == "code":
+        elif request.text in {"code", "code, then an exception"}:
             context.set_code(grpc.StatusCode.DATA_LOSS)
             context.set_details("lost")
+            if "exception" in request.text:
+                raise KeyError(request.text)
 
     def Unary(self, request: EchoRequest, context: Any) -> EchoReply:
         self._act(request, context)
@@ -192,12 +194,16 @@ def ask(address: str, words: list[str]) -> list[Any]:
     ("servicer", "reference", "words"),
     [
         (AioEcho(), aio_server, ["fine", "abort", "abort, trailing kept", "code", "caught"]),
-        (PlainEcho(), plain_server, ["fine", "abort, trailing kept", "code"]),
+        (PlainEcho(), plain_server, ["fine", "abort, trailing kept", "code", "code, then an exception"]),
     ],
     ids=["asyncio's syntax", "threads"],
 )
 async def test_a_client_sees_no_difference(
-    servicer: Any, reference: Callable[[], Any], words: list[str], nursery: trio.Nursery
+    servicer: Any,
+    reference: Callable[[], Any],
+    words: list[str],
+    nursery: trio.Nursery,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def ask_theirs() -> list[Any]:
         with reference() as address:
@@ -210,6 +216,7 @@ async def test_a_client_sees_no_difference(
     ours = await trio.to_thread.run_sync(ask, server.addresses[0], words)
     assert ours == theirs
     nursery.cancel_scope.cancel()
+    caplog.clear()  # of exceptions that were asked for
 
 
 async def test_reflection_of_grpcio_on_our_server(nursery: trio.Nursery) -> None:

@@ -15,6 +15,7 @@ from trio_grpc._method import Cardinality, Method
 from trio_grpc._plain_codecs import FunctionCodec
 from trio_grpc._servicer import ServicerContext
 from trio_grpc.grpcio._context import GrpcioContext
+from trio_grpc.grpcio._facts import Facts
 from trio_grpc.grpcio._thread_context import GrpcioThreadContext, ThreadRequests
 
 __all__ = ["adapt"]
@@ -58,11 +59,7 @@ def _is_async(behaviour: Any) -> bool:
 async def _replying(behaviour: Any, streaming: bool, request: Any, context: ServicerContext[Any]) -> Any:
     """Run an ``async def`` that returns the reply."""
     theirs = GrpcioContext(context, request if streaming else None)
-    try:
-        reply = await behaviour(request, theirs)
-    finally:
-        theirs._tell_ended()
-    await theirs._settle()
+    reply = await _until_ended(theirs, behaviour(request, theirs))
     theirs._reply_compressed()
     return reply
 
@@ -70,21 +67,31 @@ async def _replying(behaviour: Any, streaming: bool, request: Any, context: Serv
 async def _streaming(behaviour: Any, streaming: bool, request: Any, context: ServicerContext[Any]) -> None:
     """Run an async generator, or an ``async def`` that writes."""
     theirs = GrpcioContext(context, request if streaming else None, writable=True)
+    replies = behaviour(request, theirs)
+    await _until_ended(theirs, _write_all(replies, theirs) if hasattr(replies, "__aiter__") else replies)
+
+
+async def _write_all(replies: Any, theirs: GrpcioContext) -> None:
     try:
-        replies = behaviour(request, theirs)
-        if hasattr(replies, "__aiter__"):
-            try:
-                async for reply in replies:
-                    await theirs.write(reply)
-            finally:
-                close = getattr(replies, "aclose", None)
-                if close is not None:
-                    await close()
-        else:
-            await replies
+        async for reply in replies:
+            await theirs.write(reply)
+    finally:
+        close = getattr(replies, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _until_ended(theirs: Facts, running: Awaitable[Any]) -> Any:
+    """Run a handler to its end, and give the RPC the status that it has chosen."""
+    try:
+        reply = await running
+    except Exception as error:
+        await theirs._explain(error)
+        raise
     finally:
         theirs._tell_ended()
     await theirs._settle()
+    return reply
 
 
 def _in_thread(behaviour: Any, cardinality: Cardinality, limiter: trio.CapacityLimiter) -> GenericHandler:
@@ -109,8 +116,8 @@ def _in_thread(behaviour: Any, cardinality: Cardinality, limiter: trio.CapacityL
                     close()
             return None
 
-        reply = await _run_watched(theirs, partial(trio.to_thread.run_sync, work, limiter=limiter))
-        await theirs._settle()
+        running = _run_watched(theirs, partial(trio.to_thread.run_sync, work, limiter=limiter))
+        reply = await _until_ended(theirs, running)
         theirs._reply_compressed()
         return reply
 

@@ -70,7 +70,7 @@ class GrpcioContext(Facts):
     async def abort(
         self,
         code: grpc.StatusCode,
-        details: str = "",
+        details: str | None = "",
         trailing_metadata: Iterable[tuple[str, Any]] = (),
     ) -> NoReturn:
         """End the RPC with this status, which stands whatever happens to the exception.
@@ -85,7 +85,7 @@ class GrpcioContext(Facts):
         try:
             await self._record(code, details)
         except RpcError as error:
-            raise grpc.aio.AbortError(details) from error
+            raise grpc.aio.AbortError(error.message) from error
         raise AssertionError("abort always raises")
 
     async def abort_with_status(self, status: grpc.Status) -> NoReturn:

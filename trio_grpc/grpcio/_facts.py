@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
@@ -12,10 +13,12 @@ import grpc
 from trio_grpc._codec import decode_status_details
 from trio_grpc._compression import Compression
 from trio_grpc._metadata import MetadataValue
-from trio_grpc._servicer import ServicerContext
-from trio_grpc._status import StatusCode
+from trio_grpc._servicer import UNEXPECTED, ServicerContext
+from trio_grpc._status import RpcError, StatusCode
 
 __all__ = ["Facts", "Metadatum", "our_code"]
+
+_logger = logging.getLogger("trio_grpc")
 
 _COMPRESSIONS = {
     grpc.Compression.NoCompression: Compression.NONE,
@@ -115,9 +118,13 @@ class Facts:
         """
         self._code = their_code(code)
 
-    def set_details(self, details: str) -> None:
-        """Set the text of the status with which the RPC ends when its handler returns."""
-        self._details = details
+    def set_details(self, details: str | bytes | None) -> None:
+        """Set the text of the status with which the RPC ends when its handler returns.
+
+        Raises:
+            TypeError: that is no text.
+        """
+        self._details = text_of(details)
 
     def details(self) -> str:
         """Return what `set_details` was told."""
@@ -175,15 +182,40 @@ class Facts:
         if self._code is not None and self._code is not grpc.StatusCode.OK:
             await self._record(self._code, self._details)
 
-    async def _record(self, code: grpc.StatusCode | int, details: str) -> None:
-        await self._context.abort(our_code(code), details, details=self._status_details)
+    async def _explain(self, error: Exception) -> None:
+        """Give the RPC the status that the handler has set before it raised, as grpcio does; the log has the rest."""
+        context = self._context
+        told = context.status is not None or self._is_cancelled()
+        if told or self._code in (None, grpc.StatusCode.OK) or (isinstance(error, RpcError) and not error.received):
+            return
+        context._handler._log(context._stream, error)
+        await self._record(self._code, self._details or UNEXPECTED)
+
+    async def _record(self, code: grpc.StatusCode | int | None, details: str | bytes | None) -> None:
+        await self._context.abort(our_code(code), text_of(details), details=self._status_details)
 
     def _tell_ended(self) -> None:
-        """Call what waits for the end, once."""
+        """Call what waits for the end, once. What that raises is no matter of the RPC."""
         self._ended = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except Exception:
+                _logger.exception("exception in a callback of %s", self._context.method.path)
+
+
+def text_of(details: Any) -> str:
+    """Return the text of a status, which grpcio takes as bytes or None as well.
+
+    Raises:
+        TypeError: that is no text.
+    """
+    if isinstance(details, bytes):
+        return details.decode("utf-8", "replace")
+    if details is not None and not isinstance(details, str):
+        raise TypeError(f"details must be str, not {type(details).__name__}")
+    return details or ""
 
 
 def their_code(code: Any) -> grpc.StatusCode:
