@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from typing import Any, ClassVar
 
@@ -27,8 +28,10 @@ from trio_grpc import (
     ServicerContext,
     StatusCode,
     UnaryUnaryMethod,
+    open_channel,
+    serve,
 )
-from trio_grpc.testing import HeadersFrame, open_channel_pair
+from trio_grpc.testing import DataFrame, HeadersFrame, MemoryListener, ScriptedPeer, open_channel_pair
 
 Clock = trio.testing.MockClock
 
@@ -167,6 +170,77 @@ class TestCalls:
             peer = await scripted.accept()
             assert (await peer.expect(HeadersFrame, stream_id=1))["content-type"] == content_type
             nursery.cancel_scope.cancel()
+
+    @pytest.mark.parametrize(
+        ("codec", "content_type"),
+        [
+            (None, "application/grpc"),
+            (BytesCodec(), "application/grpc"),
+            (FunctionCodec(name="text"), "application/grpc+text"),
+            (JsonCodec(), "application/grpc+json"),
+        ],
+    )
+    @pytest.mark.parametrize("compression", ["identity", "gzip"])
+    async def test_the_server_names_its_codec(
+        self, codec: Codec | None, content_type: str, compression: str, autojump_clock: Clock, nursery: trio.Nursery
+    ) -> None:
+        """connect-go and grpclib take no answer of another content type than that which they have asked with."""
+        kind: Any = EchoRequest if codec is None else object
+        methods = {
+            name: Method[Any, Any].at(f"/a.B/{name}", Cardinality.UNARY_UNARY, kind, kind, codec=codec)
+            for name in ("reply", "fail", "tell")
+        }
+
+        class Answering(Servicer):
+            __trio_grpc_methods__ = methods
+
+            async def reply(self, request: Any, context: ServicerContext[Any], /) -> Any:
+                return request
+
+            async def fail(self, request: Any, context: ServicerContext[Any], /) -> Any:
+                await context.abort(StatusCode.NOT_FOUND, "gone", details=[EchoRequest()])
+
+            async def tell(self, request: Any, context: ServicerContext[Any], /) -> Any:
+                await context.send_initial_metadata([("key", "value")])
+                return request
+
+        listener = MemoryListener()
+        await nursery.start(functools.partial(serve, compression=compression), [Answering()], listener)
+        request = b"{}" if codec is not None and codec.name == "json" else b""
+        fields = [(":method", "POST"), (":scheme", "http"), (":authority", "localhost")]
+        more = [("content-type", content_type), ("grpc-accept-encoding", "gzip")]
+        async with ScriptedPeer.client(await listener.connect()) as peer:
+            await peer.handshake()
+            for stream_id, name in (1, "reply"), (3, "fail"), (5, "tell"), (7, "missing"):
+                await peer.send_headers(stream_id, [*fields, (":path", f"/a.B/{name}"), ("te", "trailers"), *more])
+                await peer.send_message(stream_id, request, end_stream=True)
+                head = await peer.expect(HeadersFrame, stream_id=stream_id)
+                assert head["content-type"] == content_type
+                assert head.get("grpc-encoding") == ("gzip" if compression == "gzip" and not head.end_stream else None)
+                if not head.end_stream:
+                    await peer.expect(DataFrame, stream_id=stream_id)
+                    await peer.expect(HeadersFrame, stream_id=stream_id)
+        nursery.cancel_scope.cancel()
+
+    @pytest.mark.parametrize("name", ["a b", "json; charset=utf-8", "x\r\ny", "ä", "a/b"])
+    async def test_a_name_that_is_no_part_of_a_content_type(self, name: str) -> None:
+        codec = FunctionCodec(name=name)
+        with pytest.raises(ValueError, match="goes into the content type"):
+            Method[Any, Any].at("/a.B/C", Cardinality.UNARY_UNARY, codec=codec)
+        with pytest.raises(ValueError, match="goes into the content type"):
+            open_channel("localhost:1", codec=codec)
+        with pytest.raises(ValueError, match="goes into the content type"):
+            await serve([Echo()], MemoryListener(), codec=codec)
+
+    def test_a_name_that_is_no_text(self) -> None:
+        class Nameless:
+            name = None
+
+            def encoder(self, message_type: type[Any], /) -> Any: ...
+            def decoder(self, message_type: type[Any], /) -> Any: ...
+
+        with pytest.raises(TypeError, match="the name of a codec must be str, not NoneType"):
+            Method[Any, Any].at("/a.B/C", Cardinality.UNARY_UNARY, codec=Nameless())  # type: ignore[arg-type]
 
     def test_what_is_no_codec(self) -> None:
         with pytest.raises(TypeError, match="codec must have a name, an encoder and a decoder"):

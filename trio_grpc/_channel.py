@@ -40,7 +40,7 @@ from trio_grpc._retry import RetryThrottle
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
-from trio_grpc._transport.headers import request_template
+from trio_grpc._transport.headers import content_type_of, request_template
 from trio_grpc._transport.service_nursery import ServiceNursery
 from trio_grpc._transport.side import Side
 from trio_grpc._transport.timers import Timer, keep_task
@@ -432,7 +432,6 @@ class Channel:
         return self._make_request_head(path, "identity", "proto")
 
     def _make_request_head(self, path: str, encoding: str, codec: str) -> HeaderTemplate:
-        content_type = "application/grpc" if codec in {"proto", ""} else f"application/grpc+{codec}"
         return HeaderTemplate(
             (
                 *request_template(
@@ -440,7 +439,7 @@ class Channel:
                     self._authority,
                     self._scheme,
                     self._user_agent,
-                    content_type,
+                    content_type_of(codec),
                     encoding,
                     accept_encoding(),
                 ),

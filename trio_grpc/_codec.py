@@ -8,6 +8,7 @@ and compression of the bytes belong to others.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -17,6 +18,9 @@ from google.protobuf.message import DecodeError, Message
 __all__ = ["Codec", "ProtobufCodec", "decode_status_details", "encode_status_details"]
 
 MessageT = TypeVar("MessageT", bound=Message)
+
+#: RFC 6838, 4.2, and the empty name of codecs that name nothing.
+_NAME = re.compile(r"[A-Za-z0-9!#$&^_.+-]*")
 
 
 @runtime_checkable
@@ -57,12 +61,18 @@ def choose_codec(codec: object) -> Codec:
     """Return what ``codec=`` means.
 
     Raises:
-        TypeError: it is no codec.
+        TypeError: it is no codec, or its name is no text.
+        ValueError: its name cannot be a part of a content type.
     """
     if codec is None:
         return ProtobufCodec()
     if isinstance(codec, type) or not isinstance(codec, Codec):
         raise TypeError(f"codec must have a name, an encoder and a decoder (see Codec), got {codec!r}")
+    name: object = codec.name
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a codec must be str, not {type(name).__name__} ({codec!r})")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"the name of a codec goes into the content type, which cannot have {name!r} in it")
     return codec
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import cache, partial
 from inspect import isawaitable
 from math import inf
 from types import ModuleType, SimpleNamespace
@@ -27,6 +28,7 @@ from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport.frames import ErrorCode
 from trio_grpc._transport.header_codec import NO_TEMPLATE, Field, HeaderTemplate
 from trio_grpc._transport.headers import (
+    content_type_of,
     fit_status,
     header_list_size,
     over_peer_limit,
@@ -48,15 +50,22 @@ ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
 UNEXPECTED = "exception in the handler"
 
 _OK_TRAILERS = HeaderTemplate(trailer_fields(0))
-#: Response heads by encoding; made once, because templates are compared by identity.
-_HEADS: dict[str, HeaderTemplate] = {}
 
 
-def _response_head(encoding: str) -> HeaderTemplate:
-    head = _HEADS.get(encoding)
-    if head is None:
-        head = _HEADS[encoding] = HeaderTemplate(response_fields(encoding, accept_encoding()))
-    return head
+class _ResponseHeads(dict[str, HeaderTemplate]):
+    """Response heads of one content type by their encoding; made once, because templates are compared by identity."""
+
+    def __init__(self, content_type: str) -> None:
+        super().__init__()
+        self._content_type = content_type
+
+    def __missing__(self, encoding: str) -> HeaderTemplate:
+        head = self[encoding] = HeaderTemplate(response_fields(encoding, accept_encoding(), self._content_type))
+        return head
+
+
+#: One for each content type, however many methods have it.
+_response_heads = cache(_ResponseHeads)
 
 
 class Servicer:
@@ -297,7 +306,7 @@ class ServicerContext(Generic[ResponseT_contra]):
             raise RuntimeError("initial metadata was sent already")
         fields = encode_metadata(metadata)
         limit = self._stream.peer_header_list_limit
-        size = _response_head(self._encoding).list_size + header_list_size(fields)
+        size = self._handler.heads[self._encoding].list_size + header_list_size(fields)
         if size > limit:
             message = over_peer_limit("initial metadata", size, limit, "client")
             raise RpcError(StatusCode.RESOURCE_EXHAUSTED, message)
@@ -374,7 +383,7 @@ class ServicerContext(Generic[ResponseT_contra]):
         """Put the response headers in front of what is queued."""
         stream = self._stream
         stream.responded = True
-        stream.head = _response_head(self._encoding)
+        stream.head = self._handler.heads[self._encoding]
         stream.head_literals = self._initial_metadata
 
     def _finish(self, error: RpcError | None) -> None:
@@ -398,7 +407,10 @@ class ServicerContext(Generic[ResponseT_contra]):
                 self._queue_head()
             stream.finish(_OK_TRAILERS, metadata, alone=True)
             return
-        make = trailer_fields if stream.responded else trailers_only_fields
+        make: Callable[..., tuple[Field, ...]] = trailer_fields
+        if not stream.responded:
+            assert stream.request is not None
+            make = partial(trailers_only_fields, content_type=stream.request.content_type)
         details = encode_status_details(error.code, error.message, error.details) if error.details else b""
         metadata = self._trailing_metadata or error.trailing_metadata.to_wire()
         if self._added_metadata:
@@ -425,9 +437,10 @@ class MethodHandler(MessageCoder[Any, Any]):
 
     Attributes:
         method: what is called.
+        heads: response heads by encoding.
     """
 
-    __slots__ = ("_call", "_function", "method")
+    __slots__ = ("_call", "_function", "heads", "method")
 
     def __init__(self, method: Method[Any, Any], function: Handler, codec: Codec, limits: Limits) -> None:
         super().__init__(
@@ -439,6 +452,7 @@ class MethodHandler(MessageCoder[Any, Any]):
             make_error=RpcError,
         )
         self.method = method
+        self.heads: Mapping[str, HeaderTemplate] = _response_heads(content_type_of(codec.name))
         self._function = function
         self._call = self._choose_call()
 

@@ -373,9 +373,36 @@ def test_parse_request_tolerates_a_missing_te() -> None:
     ],
 )
 def test_content_types_of_grpc(value: bytes) -> None:
-    assert parse_request(request(content_type=value)) == parse_request(request())
+    record = parse_good(request(content_type=value))
+    assert attrs.asdict(record) | attrs.asdict(parse_good(request())) == attrs.asdict(record)
     assert is_grpc_content_type(value)
     assert is_grpc_content_type(value.decode())
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (b"application/grpc", b"application/grpc"),
+        (b"application/grpc+proto", b"application/grpc"),
+        (b"application/grpc+json", b"application/grpc+json"),
+        (b"application/grpc+json; charset=utf-8", b"application/grpc"),
+        (b"application/grpc;a=b+c", b"application/grpc"),
+        (b"application/grpc+" + b"x" * 110, b"application/grpc+" + b"x" * 110),
+        (b"application/grpc+" + b"x" * 111, b"application/grpc"),
+        (b"text/html+xml", b"application/grpc"),
+    ],
+)
+def test_which_content_type_an_answer_has(asked: bytes, answered: bytes) -> None:
+    record = parse_request(request(content_type=asked))
+    assert isinstance(record, RequestHeaders)
+    assert record.content_type == answered
+
+
+def test_a_request_with_a_subtype_is_not_extended() -> None:
+    """Its record has a field more, which the quick way does not know."""
+    record = parse_request(request(content_type=b"application/grpc+json"))
+    assert isinstance(record, RequestHeaders)
+    assert extend_request(record, [(b"x-a", b"1")]) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import attrs
@@ -24,6 +24,7 @@ Field = tuple[bytes, bytes]
 """A header field: lower-case name and raw value."""
 
 _CONTENT_TYPE: Final = b"application/grpc"
+_MAX_CONTENT_TYPE: Final = 127
 _IDENTITY: Final = "identity"
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -198,6 +199,22 @@ class RequestHeaders:
     fields: tuple[Field, ...]
     content_length: int | None
     refusal: Refusal | None
+
+    @property
+    def content_type(self) -> bytes:
+        """The ``content-type`` of an answer that has no message."""
+        return _CONTENT_TYPE
+
+
+@attrs.frozen
+class SubtypedRequestHeaders(RequestHeaders):
+    """The head of a request that names another codec than protobuf's; few do, so that others need not pay for it.
+
+    Attributes:
+        content_type: The ``content-type``. connect-go and grpclib take no answer, not even an error, of another one.
+    """
+
+    content_type: bytes
 
 
 @attrs.frozen
@@ -442,6 +459,14 @@ def is_grpc_content_type(content_type: bytes | str) -> bool:
     return raw[:size].lower() == _CONTENT_TYPE and raw[size:].lstrip(b" \t")[:1] in (b"", b"+", b";")
 
 
+def _is_subtype(content_type: bytes) -> bool:
+    """Tells whether an answer has to name the content type of its request; whoever says proto takes it without."""
+    if content_type == _CONTENT_TYPE or content_type == _CONTENT_TYPE + b"+proto":
+        return False
+    # What nobody would register (RFC 6838, 4.2) is not sent back.
+    return b"+" in content_type and b";" not in content_type and len(content_type) <= _MAX_CONTENT_TYPE
+
+
 def parse_request(fields: Sequence[Field]) -> RequestHeaders | RequestTrailers | Malformed:
     """Parses a header list that a client sent.
 
@@ -506,9 +531,12 @@ def parse_request(fields: Sequence[Field]) -> RequestHeaders | RequestTrailers |
         authority = b""
     if refusal is None and (path[:1] != "/" or path.rfind("/") < 1):
         refusal = Refusal(200, StatusCode.UNIMPLEMENTED, f"malformed method name {path[:256]!r}")
+    make: Callable[..., RequestHeaders] = RequestHeaders
+    if content_type is not None and refusal is None and _is_subtype(content_type):
+        make = partial(SubtypedRequestHeaders, content_type=content_type)
     encoding = get(b"grpc-encoding")
     accept_encoding = get(b"grpc-accept-encoding")
-    return RequestHeaders(
+    return make(
         path,
         authority.decode("latin-1"),
         timeout,
@@ -823,7 +851,6 @@ def fit_status(
 # Building header lists
 
 _STATUS_OK: Final[Field] = (b":status", b"200")
-_CONTENT_TYPE_FIELD: Final[Field] = (b"content-type", _CONTENT_TYPE)
 
 
 def _to_bytes(value: str | bytes) -> bytes:
@@ -876,19 +903,38 @@ def request_template(
     )
 
 
+def content_type_of(subtype: str) -> str:
+    """Builds the ``content-type`` for messages of a codec.
+
+    Args:
+        subtype: The codec's name. Protobuf needs no saying, and the empty name says nothing.
+
+    Returns:
+        The value.
+    """
+    return "application/grpc" if subtype in {"proto", ""} else f"application/grpc+{subtype}"
+
+
 def response_fields(
-    encoding: str | bytes | None = None, accept_encoding: str | bytes | None = None
+    encoding: str | bytes | None = None,
+    accept_encoding: str | bytes | None = None,
+    content_type: str | bytes = _CONTENT_TYPE,
 ) -> tuple[Field, ...]:
     """Builds the fields that the head of a response begins with.
 
     Args:
         encoding: The ``grpc-encoding``; None, empty and ``identity`` send none.
         accept_encoding: The ``grpc-accept-encoding``; None and empty send none.
+        content_type: The ``content-type``.
 
     Returns:
         The fields.
     """
-    return (_STATUS_OK, _CONTENT_TYPE_FIELD, *_encoding_fields(encoding, accept_encoding))
+    return (
+        _STATUS_OK,
+        (b"content-type", _to_bytes(content_type)),
+        *_encoding_fields(encoding, accept_encoding),
+    )
 
 
 def trailer_fields(
@@ -922,6 +968,7 @@ def trailers_only_fields(
     *,
     http_status: int = 200,
     accept_encoding: str | bytes | None = None,
+    content_type: str | bytes = _CONTENT_TYPE,
 ) -> tuple[Field, ...]:
     """Builds the only header list of a response that has no message: its head and its trailers in one.
 
@@ -932,13 +979,14 @@ def trailers_only_fields(
         metadata: The trailing metadata, encoded.
         http_status: The ``:status``.
         accept_encoding: The ``grpc-accept-encoding``, which must go with the refusal of an encoding.
+        content_type: The ``content-type``.
 
     Returns:
         The fields.
     """
     return (
         (b":status", b"%d" % http_status),
-        _CONTENT_TYPE_FIELD,
+        (b"content-type", _to_bytes(content_type)),
         *_encoding_fields(None, accept_encoding),
         *trailer_fields(code, message, details, metadata),
     )

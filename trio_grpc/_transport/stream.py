@@ -565,7 +565,14 @@ class Stream(OutgoingStream):
             if self.responded:
                 self.finish(NO_TEMPLATE, trailer_fields(code, message))
             else:
-                fields = trailers_only_fields(code, message, http_status=http_status, accept_encoding=accept_encoding)
+                assert self.request is not None
+                fields = trailers_only_fields(
+                    code,
+                    message,
+                    http_status=http_status,
+                    accept_encoding=accept_encoding,
+                    content_type=self.request.content_type,
+                )
                 self.finish(NO_TEMPLATE, fields)
         self._cancel_handler(message)
 
