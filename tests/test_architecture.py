@@ -125,7 +125,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "protoc_plugin",
         "protoc",
         # the command line
-        "cli._failure cli._output cli._running cli._proto_text cli._histogram cli._tap cli._frames",
+        "cli._failure cli._running cli._proto_text cli._seconds cli._histogram cli._tap cli._frames",
+        "cli._output",
         "cli._messages cli._call_options cli._connection cli._schema cli._completion",
         "cli._requests",
         "cli._conversation cli._load cli._trace_lines",

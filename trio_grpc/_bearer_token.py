@@ -23,6 +23,12 @@ _BACKOFF = Backoff()
 #: Wider than RFC 6750, 2.1, which is what is told of them: not all who issue tokens keep to that.
 _SENDABLE = re.compile("[!-~]+")
 
+
+def is_sendable(token: str) -> bool:
+    """Return whether a token can stand in a header."""
+    return _SENDABLE.fullmatch(token) is not None
+
+
 #: How the messages of all failures begin.
 _NO_TOKEN = "no bearer token: "
 
@@ -167,7 +173,7 @@ class BearerToken(CallCredentials):
         # It is the user's: annotations prove nothing.
         if not isinstance(cast("object", token), str):
             raise TypeError(f"fetch must return a token, or a pair of a token and seconds, not {type(token).__name__}")
-        if not _SENDABLE.fullmatch(token):
+        if not is_sendable(token):
             # It may be a secret with something around it: not for messages.
             what = "a token with blanks, line ends or characters outside of ASCII" if token else "an empty token"
             raise ValueError(f"fetch returned {what}")
@@ -182,4 +188,4 @@ class BearerToken(CallCredentials):
         return f"<BearerToken of {getattr(self._fetch, '__qualname__', None) or type(self._fetch).__name__}>"
 
 
-__all__ = ["BearerToken", "FetchedToken"]
+__all__ = ["BearerToken", "FetchedToken", "is_sendable"]

@@ -16,6 +16,8 @@ class Served(Echo):
         if request.text == "fail":
             detail = duration_pb2.Duration(seconds=7)
             await context.abort(StatusCode(request.count), "as you like", details=[detail])
+        if request.text == "escape":
+            await context.abort(StatusCode.NOT_FOUND, "\x1b[31mred\x07 \x9b1m")
         if request.text == "metadata":
             await context.send_initial_metadata([("seen", str(context.metadata.get("seen"))), ("raw-bin", b"\x01")])
             context.set_trailing_metadata([("after", "all")])

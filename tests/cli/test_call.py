@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,64 @@ def test_metadata_goes_and_comes(command: CommandLine, target: str) -> None:
         "trailing metadata: after: all",
         "status: OK",
     ]
+
+
+def test_what_is_printed_is_what_came(command: CommandLine, target: str) -> None:
+    """No emojis for their names, and no markup."""
+    value = "10.0.0.1:100:x [bold]y[/bold]"
+    data = '{"text": "metadata"}'
+    done = command("call", target, "echo.Echo/Unary", "-v", "-H", f"seen: {value}", "-d", data)
+    assert done.err.startswith(f"initial metadata: seen: {value}\n")
+    data = json.dumps({"text": f"{value} :smile: " * 50})
+    assert json.loads(command("call", target, "echo.Echo/Unary", "-d", data).out) == json.loads(data)
+
+
+def test_a_server_gives_no_orders_to_the_terminal(command: CommandLine, target: str) -> None:
+    done = command("call", target, "echo.Echo/Unary", "-d", '{"text": "escape"}')
+    assert done.err == "trio-grpc: NOT_FOUND: \\x1b[31mred\\x07 \\x9b1m\n"
+    text = "\x1b[31m \x7f \x9b1m"
+    for options in (), ("--json",):
+        done = command("call", target, "echo.Echo/Unary", *options, "-d", json.dumps({"text": text}))
+        assert json.loads(done.out) == {"text": text}
+        assert not set(text) & set(done.out) - set("[31m ")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_terminal_of_any_encoding_can_be_written_to(target: str, encoding: str, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "trio_grpc", "call", target, "echo.Echo/Unary", "-v", *options]
+    data = json.dumps({"text": "ä 😀"})
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([*command, "-d", data], env=environment, capture_output=True, check=True)
+    assert json.loads(done.stdout.decode(encoding)) == json.loads(data)
+    assert (b"\\u" in done.stdout) == (encoding != "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ("[" * 100_000, "it is nested too deeply"),
+        ('{"text": ' * 50_000 + "1" + "}" * 50_000, "it is nested too deeply"),
+        ('{"count": ' + "9" * 5_000 + "}", "Exceeds the limit"),
+    ],
+    ids=["open", "deep", "digits"],
+)
+@pytest.mark.parametrize("method", ["Unary", "Bidi"])
+def test_json_that_python_does_not_read_is_one_line(
+    command: CommandLine, target: str, method: str, data: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "data").write_text(data)
+    done = command("call", target, f"echo.Echo/{method}", "-d", f"@{tmp_path / 'data'}")
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert done.err.startswith(f"trio-grpc: that JSON cannot be read: {problem}")
+
+
+@pytest.mark.parametrize("token", ["", "a b", "a\n", "ä"])
+def test_a_token_that_cannot_be_sent_is_wrong_usage(command: CommandLine, token: str) -> None:
+    done = command("call", "unix:nowhere", "echo.Echo/Unary", "--token", token)
+    assert done.code == 2
+    assert done.err.startswith("trio-grpc: --token is empty, or has blanks")
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,39 @@ def test_a_reader_that_has_enough_is_no_error(target: str) -> None:
     shell = f"{sys.executable} -m trio_grpc describe {target} | head -1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("// echo.Echo\n", "")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_disk_that_is_full_is_one_line(target: str, options: list[str]) -> None:
+    command = [sys.executable, "-m", "trio_grpc", "list", target, *options]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("trio-grpc: cannot write what there is to print: ")
+
+
+@pytest.mark.parametrize("options", ["", "--json"])
+def test_streams_that_are_closed_are_nothing(target: str, options: str) -> None:
+    shell = f"{sys.executable} -m trio_grpc call {target} echo.Echo/Bidi {options} -d - <&- >&-"
+    done = subprocess.run(["bash", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    shell = f"{sys.executable} -m trio_grpc describe {target} nothing 2>&-"
+    done = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list", "unix:nowhere", "--connect-timeout", "nan"],
+        ["health", "unix:nowhere", "--timeout", "nan"],
+        ["serve", "module:name", "--grace", "nan"],
+    ],
+)
+def test_a_time_that_is_no_number_is_wrong_usage(command: CommandLine, arguments: list[str]) -> None:
+    done = command(*arguments)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"'{arguments[2]}': 'nan' is no number of seconds" in done.err
 
 
 def test_without_its_libraries_the_command_says_how_to_get_them() -> None:

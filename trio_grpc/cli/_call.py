@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 from google.protobuf.descriptor_pool import DescriptorPool
-from rich.json import JSON
 
 from trio_grpc._metadata import Metadata
 from trio_grpc._status import RpcError
@@ -88,11 +87,7 @@ class _Report:
 
     def reply(self, message: Any) -> None:
         """Print a reply."""
-        document = to_document(message, self._pool, defaults=self._defaults)
-        if self._output.json:
-            self._output.document(document)
-        else:
-            self._output.show(JSON.from_data(document, indent=2, ensure_ascii=False))
+        self._output.value(to_document(message, self._pool, defaults=self._defaults))
 
     def end(self, status: str, initial: Metadata, trailing: Metadata) -> None:
         """Tell how the call ended, to those who want to know."""

@@ -12,6 +12,7 @@ import attrs
 import click
 
 from trio_grpc._metadata import Metadata, MetadataError
+from trio_grpc.cli._seconds import POSITIVE_SECONDS
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -42,7 +43,7 @@ def call_options(command: CommandT) -> CommandT:
 
     @click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=POSITIVE_SECONDS,
         metavar="SECONDS",
         help="The call's deadline, which the server is told.",
     )

@@ -12,11 +12,12 @@ import click
 import trio
 
 from trio_grpc._balancing.connectivity import ConnectivityState
-from trio_grpc._bearer_token import BearerToken
+from trio_grpc._bearer_token import BearerToken, is_sendable
 from trio_grpc._channel import Channel
 from trio_grpc._open_channel import open_channel
 from trio_grpc._status import StatusCode
 from trio_grpc.cli._failure import ExitCode, Failure
+from trio_grpc.cli._seconds import POSITIVE_SECONDS
 from trio_grpc.tls._contexts import client_context
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -77,7 +78,7 @@ def connection_options(command: CommandT) -> CommandT:
     @click.option("--token-in-plaintext", is_flag=True, help="Send the token without TLS as well.")
     @click.option(
         "--connect-timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=POSITIVE_SECONDS,
         default=10.0,
         show_default=True,
         metavar="SECONDS",
@@ -88,6 +89,9 @@ def connection_options(command: CommandT) -> CommandT:
         chosen = {field.name: options.pop(field.name) for field in attrs.fields(ConnectionOptions)}
         if chosen["key"] is not None and chosen["cert"] is None:
             raise click.UsageError("--key belongs to a certificate: add --cert FILE")
+        if chosen["token"] is not None and not is_sendable(chosen["token"]):
+            # It may come from the environment, and is not to be printed.
+            raise click.UsageError("--token is empty, or has blanks, line ends or characters outside of ASCII")
         # Whoever gives files for TLS wants it.
         chosen["tls"] = chosen["tls"] or any(chosen[name] is not None for name in ("cacert", "cert", "server_name"))
         return command(*args, connection=ConnectionOptions(**chosen), **options)

@@ -1,8 +1,9 @@
-"""What goes wrong, in one line each, and the exit codes."""
+"""What goes wrong, in one line each that a terminal can print, and the exit codes."""
 
 from __future__ import annotations
 
 import enum
+import re
 
 import click
 
@@ -21,6 +22,15 @@ class ExitCode(enum.IntEnum):
     """The first of the codes for statuses: 78 is 64 plus UNAVAILABLE, 14."""
     INTERRUPTED = 130
     """Ctrl-C, as shells have it: 128 plus SIGINT."""
+
+
+#: C0 but for the line end, DEL, and C1.
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal prints and does not act on, whatever a server has put into it."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class Failure(click.ClickException):
@@ -48,4 +58,4 @@ def rpc_failure(error: RpcError, what: str = "") -> Failure:
     return Failure(f"{subject}{error.code.name}{text}", ExitCode.RPC + error.code.value)
 
 
-__all__ = ["ExitCode", "Failure", "rpc_failure"]
+__all__ = ["ExitCode", "Failure", "printable", "rpc_failure"]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from trio_grpc._status import RpcError
 from trio_grpc._version import __version__
-from trio_grpc.cli._failure import ExitCode, rpc_failure
+from trio_grpc.cli._failure import ExitCode, printable, rpc_failure
+
+#: What a disk says that takes no more.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 #: The commands in the order of ``--help``. Each is a room of its own, loaded when it is used; the line is its help.
 COMMANDS = {
@@ -69,6 +74,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit code. What went wrong stands on stderr, in one line.
     """
     try:
+        _open_closed_streams()
         code: Any = commands.main(arguments, prog_name="trio-grpc", standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as error:
@@ -86,14 +92,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Whoever reads has enough, as `head` has. Python would complain once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILURE
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as above
+        return _say(f"cannot write what there is to print: {error.strerror}", ExitCode.FAILURE)
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.OK
 
 
 def _say(message: str, exit_code: int) -> int:
-    click.echo(f"trio-grpc: {' '.join(message.split())}", err=True)
+    click.echo(f"trio-grpc: {printable(' '.join(message.split()))}", err=True)
     return exit_code
+
+
+def _open_closed_streams() -> None:
+    """Give the command streams where the shell has closed them, with ``>&-`` say: Python has None there."""
+    for name, mode in ("stdin", "r"), ("stdout", "w"), ("stderr", "w"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 # for all of the program
 
 
 def main() -> None:

@@ -35,6 +35,8 @@ class Documents:
                     # More may come.
                     return
                 raise _no_json(error) from error
+            except (RecursionError, ValueError) as error:
+                raise _beyond(error) from error
             if end == len(self._text) and not isinstance(document, (dict, list, str)):
                 # A number may go on.
                 return
@@ -52,6 +54,8 @@ class Documents:
                 yield json.loads(self._text)
             except json.JSONDecodeError as error:
                 raise _no_json(error) from error
+            except (RecursionError, ValueError) as error:
+                raise _beyond(error) from error
             self._text = ""
 
 
@@ -108,6 +112,12 @@ def to_document(message: Any, pool: DescriptorPool, *, defaults: bool = False) -
 
 def _no_json(error: json.JSONDecodeError) -> Failure:
     return Failure(f"that is no JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+
+
+def _beyond(error: RecursionError | ValueError) -> Failure:
+    """Return the failure for JSON that Python will not read."""
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
+    return Failure(f"that JSON cannot be read: {reason}")
 
 
 __all__ = ["Documents", "parse_documents", "to_document", "to_message"]

@@ -16,6 +16,7 @@ import click
 from trio_grpc._run import run
 from trio_grpc._servicer import Servicer
 from trio_grpc.cli._failure import Failure
+from trio_grpc.cli._seconds import Seconds
 from trio_grpc.health._servicer import HealthServicer
 from trio_grpc.reflection._servicers import with_reflection
 from trio_grpc.tls._contexts import server_context
@@ -36,7 +37,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--health/--no-health", default=True, show_default=True, help="Serve grpc.health.v1.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that serve.")
 @click.option(
-    "--grace", type=click.FloatRange(min=0), default=5.0, show_default=True, metavar="SECONDS",
+    "--grace", type=Seconds(min=0), default=5.0, show_default=True, metavar="SECONDS",
     help="How long running calls may go on after SIGTERM or Ctrl-C.",
 )  # fmt: skip
 @click.option("--app-dir", default=".", metavar="DIR", help="Put this folder on the import path; default: this one.")
