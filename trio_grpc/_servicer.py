@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from inspect import isawaitable
 from math import inf
 from types import ModuleType, SimpleNamespace
@@ -64,8 +64,8 @@ class _ResponseHeads(dict[str, HeaderTemplate]):
         return head
 
 
-#: One for each content type, however many methods have it.
-_response_heads = cache(_ResponseHeads)
+#: By content type: methods share them.
+_HEADS: dict[str, _ResponseHeads] = {}
 
 
 class Servicer:
@@ -452,7 +452,8 @@ class MethodHandler(MessageCoder[Any, Any]):
             make_error=RpcError,
         )
         self.method = method
-        self.heads: Mapping[str, HeaderTemplate] = _response_heads(content_type_of(codec.name))
+        content_type = content_type_of(codec.name)
+        self.heads: Mapping[str, HeaderTemplate] = _HEADS.setdefault(content_type, _ResponseHeads(content_type))
         self._function = function
         self._call = self._choose_call()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from echo_pb2 import EchoReply, EchoRequest
 from google.protobuf import duration_pb2
 
 from tests.echo_service import Context, Echo
-from trio_grpc import StatusCode
+from trio_grpc import Cardinality, JsonCodec, Method, Servicer, StatusCode
 
 
 class Served(Echo):
@@ -22,6 +24,15 @@ class Served(Echo):
             await context.send_initial_metadata([("seen", str(context.metadata.get("seen"))), ("raw-bin", b"\x01")])
             context.set_trailing_metadata([("after", "all")])
         return await super().Unary(request, context)
+
+
+class Undescribed(Servicer):
+    """Has no .proto file."""
+
+    __trio_grpc_methods__ = {"count": Method.at("/a.Words/Count", Cardinality.UNARY_UNARY, codec=JsonCodec())}  # noqa: RUF012
+
+    async def count(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
 
 
 def several() -> list[Served]:

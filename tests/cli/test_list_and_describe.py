@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.conftest import CommandLine
+from tests.cli.conftest import CommandLine, serving
 
 PROTOS = Path(__file__).parents[1] / "protos"
 
@@ -103,3 +103,21 @@ def test_an_unknown_symbol_is_one_line(command: CommandLine, target: str) -> Non
     done = command("describe", target, "echo.Ecko")
     assert (done.code, done.out) == (1, "")
     assert done.err == "trio-grpc: unknown symbol 'echo.Ecko': did you mean echo.Echo?\n"
+
+
+def test_a_service_that_nobody_has_described_is_named(command: CommandLine, tmp_path: Path) -> None:
+    servicers = ("tests.cli.served:Undescribed", "tests.cli.served:Served")
+    with serving(tmp_path / "socket", *servicers) as target:
+        line = "trio-grpc: a.Words is listed, but not described: nobody knows its methods and messages\n"
+        for arguments in (
+            ("list", target, "a.Words"),
+            ("describe", target, "a.Words"),
+            ("call", target, "a.Words/Count"),
+        ):
+            done = command(*arguments)
+            assert (done.code, done.out, done.err) == (1, "", line)
+        # Those that are described are shown all the same.
+        done = command("describe", target)
+        assert (done.code, done.err) == (1, line)
+        assert done.out.startswith("// echo.Echo\nservice Echo {\n")
+        assert "\n\n// grpc.health.v1.Health\n" in done.out

@@ -8,7 +8,9 @@ import trio.testing
 from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoServicer, EchoStub
 
-from trio_grpc import RpcError, StatusCode
+import trio_grpc
+from tests.echo_service import Echo
+from trio_grpc import Cardinality, Method, RpcError, StatusCode
 from trio_grpc.testing import FakeCall, FakeServicer, open_channel_pair
 
 Clock = trio.testing.MockClock
@@ -114,7 +116,35 @@ def test_what_makes_no_sense_is_refused_at_once() -> None:
         fake.on(EchoServicer.Bidi).run(lambda call: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(ValueError, match="EchoServicer has no method 'uNary': did you mean Unary"):
         fake.on(uNary)
+    with pytest.raises(ValueError, match=r"method must be EchoServicer\.Unary itself, not its name"):
+        fake.on("Unary")  # type: ignore[arg-type]
+    for other in Echo.Unary, Echo().Unary:
+        with pytest.raises(ValueError, match=r"method must be EchoServicer\.Unary, of the class that the fake"):
+            fake.on(other)
+    with pytest.raises(ValueError, match="delay must be 0 or more seconds, got -1"):
+        fake.on(EchoServicer.Unary).reply(EchoReply(), delay=-1)
+    with pytest.raises(ValueError, match="delay must be 0 or more seconds, got -1"):
+        fake.on(EchoServicer.Unary).abort(StatusCode.NOT_FOUND, delay=-1)
+    with pytest.raises(TypeError, match="then must be RpcError or None, not str"):
+        fake.on(EchoServicer.Bidi).reply(then="end")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"/echo\.Echo/Unary can run an async function, not EchoReply"):
+        fake.on(EchoServicer.Unary).run(EchoReply())  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"servicer_class must be a generated \.\.\.Servicer class"):
         FakeServicer(EchoServicer())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="OK"):
         fake.on(EchoServicer.Unary).abort(StatusCode.OK)
+
+
+async def test_an_rpc_may_be_called_as_a_method_of_the_fake(autojump_clock: Clock) -> None:
+    method: Method[EchoRequest, EchoReply] = Method("a.B", "on", Cardinality.UNARY_UNARY, EchoRequest, EchoReply)
+
+    class Servicer(trio_grpc.Servicer):
+        __trio_grpc_methods__ = {"on": method}  # noqa: RUF012 # as in generated code
+
+        async def on(self, request: EchoRequest, context: trio_grpc.ServicerContext[EchoReply]) -> EchoReply:
+            raise NotImplementedError
+
+    fake = FakeServicer(Servicer)
+    fake.on(Servicer.on).reply(EchoReply(text="x"))
+    async with open_channel_pair(fake) as (channel, _):
+        assert (await trio_grpc.UnaryUnaryMethod(channel, method)(EchoRequest())).text == "x"

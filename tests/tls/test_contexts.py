@@ -231,6 +231,28 @@ def test_a_broken_file_keeps_the_old_certificate_and_is_logged_once(
     assert context.current() is not before
 
 
+async def test_a_function_that_raises_later_keeps_the_old_certificate(
+    files: Files, caplog: pytest.LogCaptureFixture, autojump_clock: Clock
+) -> None:
+    def configure(context: ssl.SSLContext) -> None:
+        if broken:
+            raise KeyError("secret")
+
+    broken = False
+    server = trio_grpc.tls.server_context(files.issue("localhost"), configure=configure)
+    client = trio_grpc.tls.client_context(files.authorities(), configure=configure)
+    broken = True
+    files.issue("localhost")
+    files.authorities()
+    options = {"ssl_context": client, "server_ssl_context": server, "server_hostname": "localhost"}
+    async with open_channel_pair(Echo(), **options) as (channel, _):
+        assert (await EchoStub(channel).Unary(EchoRequest(text="x"))).text == "x"
+    logged = [record for record in caplog.records if "stay in use" in record.message]
+    assert len(logged) == 2
+    assert all(record.exc_info for record in logged)
+    caplog.clear()
+
+
 def test_a_key_that_comes_after_its_certificate(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     certificate, key = files.pair("localhost")
     context: Any = trio_grpc.tls.server_context(certificate, key)
@@ -311,10 +333,18 @@ def test_files_with_something_else_in_them(files: Files) -> None:
         (f"certificate file '{garbage}' with key file '{key}': ", lambda: trio_grpc.tls.server_context(garbage, key)),
         ("client_certificates must be", lambda: trio_grpc.tls.server_context(own, client_certificates="no")),  # type: ignore[arg-type]
         ("key is of use only together with certificate", lambda: trio_grpc.tls.client_context(key=key)),
+        ("certificate must be the path of a PEM file, not", lambda: trio_grpc.tls.server_context(own.read_text())),
     ]
     for message, make in cases:
         with pytest.raises(ValueError, match="^" + message.replace("(", r"\(")):
             make()
+
+
+def test_a_key_in_place_of_its_path_is_not_told(files: Files) -> None:
+    certificate, key = files.pair("localhost")
+    with pytest.raises(ValueError, match=r"^key must be the path of a PEM file, not what is in one$") as caught:
+        trio_grpc.tls.server_context(certificate, key.read_text())
+    assert caught.value.__context__ is None
 
 
 def test_wrong_types_are_named(files: Files) -> None:
@@ -324,6 +354,8 @@ def test_wrong_types_are_named(files: Files) -> None:
         ("key must be the path", lambda: trio_grpc.tls.server_context(own, b"key")),  # type: ignore[arg-type]
         ("authorities must be the path", lambda: trio_grpc.tls.client_context(["a"])),  # type: ignore[arg-type]
         ("key_password must be", lambda: trio_grpc.tls.server_context(own, key_password=7)),  # type: ignore[arg-type]
+        ("configure must be a function", lambda: trio_grpc.tls.server_context(own, configure=7)),  # type: ignore[arg-type]
+        ("configure must be a function", lambda: trio_grpc.tls.client_context(configure=7)),  # type: ignore[arg-type]
     ]
     for message, make in cases:
         with pytest.raises(TypeError, match=message):
@@ -336,6 +368,30 @@ def test_when_a_certificate_expires(year: int) -> None:
     leaf = AUTHORITY.issue_cert("localhost", not_before=end.replace(month=1), not_after=end)
     for pem in leaf.cert_chain_pems[0].bytes(), b"words\n" + leaf.private_key_and_cert_chain_pem.bytes():
         assert good_until(pem) == end
+
+
+def test_words_before_a_certificate_are_no_certificate(files: Files) -> None:
+    """Only a line of its own begins one, says OpenSSL."""
+    own = files.issue("localhost")
+    end = good_until(own.read_bytes())
+    own.write_bytes("Grüße: -----BEGIN CERTIFICATE-----\n".encode() + own.read_bytes())
+    trio_grpc.tls.server_context(own)
+    assert good_until(own.read_bytes()) == end
+
+
+def test_an_end_that_nobody_can_read_is_no_reason_to_refuse_a_certificate() -> None:
+    """OpenSSL forgives more than RFC 5280, 4.1.2.5."""
+    pem = AUTHORITY.issue_cert("localhost").cert_chain_pems[0].bytes()
+    der = ssl.PEM_cert_to_DER_cert(pem.decode())
+    end = good_until(pem)
+    assert end is not None
+    written = end.strftime("%Y%m%d%H%M%SZ" if end.year >= 2050 else "%y%m%d%H%M%SZ").encode()
+    assert der.count(written) == 1
+    for other in b"x" * len(written), written[:-1] + b"+":
+        changed = ssl.DER_cert_to_PEM_cert(der.replace(written, other)).encode()
+        assert good_until(changed) is None
+    for size in range(0, len(der), 7):
+        assert good_until(ssl.DER_cert_to_PEM_cert(der[:size]).encode()) in (end, None)
 
 
 # -- passwords
@@ -413,10 +469,27 @@ def test_a_setting_that_would_be_lost_is_refused(files: Files) -> None:
         lambda: context.load_verify_locations(own),
         context.load_default_certs,
         lambda: context.set_ciphers("DEFAULT"),
+        lambda: context.set_ecdh_curve("prime256v1"),
+        lambda: context.load_dh_params(own),
     ]
     for change in settings:
         with pytest.raises(TypeError, match=r"give client_context or server_context a function configure="):
             change()
+
+
+def test_what_it_is_asked_is_known_of_the_files_in_use(files: Files) -> None:
+    context = trio_grpc.tls.client_context(files.authorities())
+    names = [authority["serialNumber"] for authority in context.get_ca_certs()]
+    assert context.cert_store_stats()["x509_ca"] == len(names) == 1
+    assert context.get_ca_certs(binary_form=True)
+    assert context.session_stats()["connect"] == 0
+    files.authorities(OTHER_AUTHORITY)
+    context.current()  # type: ignore[attr-defined] # as a handshake does
+    assert [authority["serialNumber"] for authority in context.get_ca_certs()] != names
+    few = trio_grpc.tls.server_context(
+        files.issue("localhost"), configure=lambda context: context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+    )
+    assert len(few.get_ciphers()) < len(context.get_ciphers())
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")

@@ -12,7 +12,7 @@ from trio_grpc.cli._connection import ConnectionOptions, connect, connection_opt
 from trio_grpc.cli._output import Output, output_options
 from trio_grpc.cli._proto_text import kind_of, proto_text
 from trio_grpc.cli._running import run_async
-from trio_grpc.cli._schema import SchemaOptions, schema_options
+from trio_grpc.cli._schema import SchemaOptions, Undescribed, schema_options
 
 
 @click.command("describe")
@@ -32,9 +32,19 @@ def command(
                 await connect(channel, connection)
             known = schema.open(channel, call.question_timeout, call.metadata)
             names = [symbol] if symbol is not None else await known.services()
-            for index, name in enumerate(names):
-                found = await known.find_symbol(name)
-                _show(output, found, first=index == 0)
+            missing: Undescribed | None = None
+            first = True
+            for name in names:
+                try:
+                    found = await known.find_symbol(name)
+                except Undescribed as failure:
+                    # The others are described all the same.
+                    missing = missing or failure
+                else:
+                    _show(output, found, first=first)
+                    first = False
+            if missing is not None:
+                raise missing
 
     run_async(main)
 

@@ -26,6 +26,10 @@ from trio_grpc.reflection._client import ReflectionClient, in_import_order
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 
+class Undescribed(Failure):
+    """A service that is there, but has no description."""
+
+
 class Schema(abc.ABC):
     """Knows services, methods and messages by name."""
 
@@ -58,7 +62,7 @@ class Schema(abc.ABC):
                 return self.pool.FindServiceByName(name)
             except KeyError:
                 pass
-        raise Failure(f"unknown service {name!r}{_near(name, await self.services())}")
+        raise await self._unknown("service", name)
 
     async def find_method(self, name: str) -> Method[Any, Any]:
         """Return a method: ``package.Service/Method``, or with a dot for the slash.
@@ -101,7 +105,14 @@ class Schema(abc.ABC):
                     return find(name)
                 except KeyError:
                     continue
-        raise Failure(f"unknown symbol {name!r}{_near(name, await self.services())}")
+        raise await self._unknown("symbol", name)
+
+    async def _unknown(self, kind: str, name: str) -> Failure:
+        services = await self.services()
+        if name in services:
+            # One without a .proto file, or whose file the server was not told of.
+            return Undescribed(f"{name} is listed, but not described: nobody knows its methods and messages")
+        return Failure(f"unknown {kind} {name!r}{_near(name, services)}")
 
 
 class ServerSchema(Schema):
@@ -272,4 +283,4 @@ def _near(name: str, names: Sequence[str] | Any) -> str:
     return f": there are {shown}{' and more' if len(known) > 8 else ''}"
 
 
-__all__ = ["FileSchema", "Schema", "SchemaOptions", "ServerSchema", "schema_options"]
+__all__ = ["FileSchema", "Schema", "SchemaOptions", "ServerSchema", "Undescribed", "schema_options"]

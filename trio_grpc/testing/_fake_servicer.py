@@ -11,7 +11,7 @@ import trio
 
 from trio_grpc._metadata import Metadata
 from trio_grpc._method import Method
-from trio_grpc._options import check_timeout
+from trio_grpc._options import check_kind, check_seconds
 from trio_grpc._servicer import RequestStream, Servicer, ServicerContext
 from trio_grpc._status import RpcError, StatusCode
 
@@ -82,7 +82,9 @@ class FakeMethod(Generic[RequestT, ResponseT]):
             then: with what a stream ends; None for OK.
 
         Raises:
-            TypeError: a response is of another type, or there are more or fewer than the method gives.
+            TypeError: a response is of another type, or there are more or fewer than the method gives; or ``then`` is
+                no `RpcError`.
+            ValueError: the delay is negative.
         """
         expected = self._method.response_type
         for response in responses:
@@ -90,7 +92,9 @@ class FakeMethod(Generic[RequestT, ResponseT]):
                 raise TypeError(f"{self._method.path} replies {expected.__name__}, not {type(response).__name__}")
         if not self._method.cardinality.server_streaming and (len(responses) != 1 or then is not None):
             raise TypeError(f"{self._method.path} gives one response, not {len(responses)}, and nothing then")
-        check_timeout(delay, "delay")
+        if then is not None:
+            check_kind("then", then, RpcError, " or None")
+        check_seconds("delay", delay)
         return self._add(_Outcome(responses, then, delay))
 
     def abort(
@@ -107,7 +111,7 @@ class FakeMethod(Generic[RequestT, ResponseT]):
         Raises:
             TypeError, ValueError: that is no status to fail with.
         """
-        check_timeout(delay, "delay")
+        check_seconds("delay", delay)
         return self._add(_Outcome(error=RpcError(code, message, details=details), delay=delay))
 
     def run(self, function: Callable[[FakeCall[RequestT]], Awaitable[ResponseT]], /) -> FakeMethod[RequestT, ResponseT]:
@@ -117,8 +121,10 @@ class FakeMethod(Generic[RequestT, ResponseT]):
             function: is given the call, with all its requests.
 
         Raises:
-            TypeError: the method gives a stream of responses.
+            TypeError: the method gives a stream of responses, or that is no function.
         """
+        if not callable(function):
+            raise TypeError(f"{self._method.path} can run an async function, not {type(function).__name__}")
         if self._method.cardinality.server_streaming:
             raise TypeError(f"{self._method.path} gives a stream: write a servicer for what 'reply' cannot say")
         return self._add(_Outcome(function=function))
@@ -194,13 +200,14 @@ class FakeServicer(Servicer):
             raise TypeError(f"servicer_class must be a generated ...Servicer class, not {servicer_class!r}")
         self._servicer_class = servicer_class
         methods = servicer_class.__trio_grpc_methods__
-        vars(self)["__trio_grpc_methods__"] = methods
+        # By their paths: no rpc may take the place of what a fake has itself, such as `on`.
+        vars(self)["__trio_grpc_methods__"] = {method.path: method for method in methods.values()}
         vars(self)["__trio_grpc_pb2__"] = servicer_class.__trio_grpc_pb2__
         self._methods: dict[str, FakeMethod[Any, Any]] = {}
         for name, method in methods.items():
             hint = f"fake.on({servicer_class.__name__}.{name}).reply(...)"
             fake = self._methods[name] = FakeMethod(method, hint)
-            vars(self)[name] = fake._handle
+            vars(self)[method.path] = fake._handle
 
     @overload
     def on(
@@ -223,10 +230,16 @@ class FakeServicer(Servicer):
         """
         name = getattr(method, "__name__", None)
         found = self._methods.get(name) if isinstance(name, str) else None
-        if found is None or getattr(self._servicer_class, str(name), None) is not method:
+        whose = self._servicer_class.__name__
+        given: object = method
+        if isinstance(given, str):
+            raise ValueError(f"method must be {whose}.{given} itself, not its name")
+        if found is not None and getattr(self._servicer_class, str(name)) is not method:
+            raise ValueError(f"method must be {whose}.{name}, of the class that the fake stands for, not {method!r}")
+        if found is None:
             near = difflib.get_close_matches(str(name), self._methods, n=1)
             known = f"did you mean {near[0]}?" if near else f"it has {', '.join(self._methods)}"
-            raise ValueError(f"{self._servicer_class.__name__} has no method {name or method!r}: {known}")
+            raise ValueError(f"{whose} has no method {name or method!r}: {known}")
         return found
 
 

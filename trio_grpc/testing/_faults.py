@@ -125,8 +125,11 @@ class Faults:
             debug_data: a text for people.
 
         Raises:
+            TypeError, ValueError: an argument is malformed.
             RuntimeError: a connection has TLS, so that nobody in between can say anything.
         """
+        _check_error_code(error_code)
+        check_kind("debug_data", debug_data, bytes)
         for link in self._live():
             link.goaway(error_code, debug_data)
 
@@ -138,9 +141,13 @@ class Faults:
             error_code: the reason.
 
         Raises:
-            ValueError: no connection has such a stream that is open.
+            ValueError: no connection has such a stream that is open, or there is no such error code.
+            TypeError: an argument is no number.
             RuntimeError: a connection has TLS, so that nobody in between can say anything.
         """
+        if stream_id is not None:
+            check_kind("stream_id", stream_id, int, " or None")
+        _check_error_code(error_code)
         found = [link.reset(stream_id, error_code) for link in self._live()]
         if stream_id is not None and not any(found):
             raise ValueError(f"stream_id: no connection has an open stream {stream_id}")
@@ -186,6 +193,11 @@ class Faults:
         if self._refusing:
             words.append("refusing connections")
         return f"<Faults {', '.join(words)}; {self.connections} connections>"
+
+
+def _check_error_code(error_code: int) -> None:
+    if not 0 <= check_kind("error_code", error_code, int) < 1 << 32:
+        raise ValueError(f"error_code must be a number of 32 bits, got {error_code}")
 
 
 class _Link:

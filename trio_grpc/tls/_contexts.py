@@ -57,6 +57,7 @@ def client_context(
         return _prepare(context, own, configure)
 
     files = (*(() if trusted is None else trusted.files), *(() if own is None else own.files))
+    _check_configure(configure)
     return ReloadingContext.of(ssl.PROTOCOL_TLS_CLIENT, files, make)
 
 
@@ -103,7 +104,13 @@ def server_context(
             context.verify_mode = ssl.CERT_REQUIRED if client_certificates == "required" else ssl.CERT_OPTIONAL
         return _prepare(context, own, configure)
 
+    _check_configure(configure)
     return ReloadingContext.of(ssl.PROTOCOL_TLS_SERVER, (*own.files, *(() if trusted is None else trusted.files)), make)
+
+
+def _check_configure(configure: object) -> None:
+    if configure is not None and not callable(configure):
+        raise TypeError(f"configure must be a function or None, not {type(configure).__name__}")
 
 
 def _prepare(context: ssl.SSLContext, own: CertificateChain | None, configure: Configure | None) -> ssl.SSLContext:
@@ -138,6 +145,9 @@ def _path(option: str, path: PathLike) -> str:
         text = path
     if not isinstance(text, str):
         raise TypeError(f"{option} must be the path of a PEM file, not {type(text).__name__}")
+    if "-----BEGIN" in text or "\0" in text:
+        # It may be a key, which is not for messages.
+        raise ValueError(f"{option} must be the path of a PEM file, not what is in one")
     return text
 
 

@@ -78,7 +78,7 @@ class CertificateChain:
         except ssl.SSLError as error:
             self._explain(error, encrypted)
         end = good_until(certificate)
-        if end <= datetime.now(timezone.utc):
+        if end is not None and end <= datetime.now(timezone.utc):
             # No reason to refuse it: some peer may have a clock of its own.
             _logger.warning("certificate file %r: the certificate has expired on %s", self.certificate, end.date())
 

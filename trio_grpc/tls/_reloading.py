@@ -69,8 +69,12 @@ class ReloadingContext(ssl.SSLContext):
             object.__setattr__(self, "_states", states)
             try:
                 object.__setattr__(self, "_latest", self._make())
-            except (OSError, ValueError) as error:
-                _logger.error("TLS files have changed, but the ones from before stay in use: %s", error)
+            except Exception as error:
+                # Of a function of the user's, where it is nothing that files can be.
+                unexpected = None if isinstance(error, (OSError, ValueError)) else error
+                _logger.error(
+                    "TLS files have changed, but the ones from before stay in use: %s", error, exc_info=unexpected
+                )
             else:
                 _logger.info("TLS files have changed and are in use: %s", ", ".join(dict.fromkeys(self._files)))
         return self._latest
@@ -91,6 +95,9 @@ class ReloadingContext(ssl.SSLContext):
     def load_cert_chain(self, *_args: Any, **_options: Any) -> None:
         _refuse("load_cert_chain")
 
+    def load_dh_params(self, *_args: Any, **_options: Any) -> None:
+        _refuse("load_dh_params")
+
     def load_verify_locations(self, *_args: Any, **_options: Any) -> None:
         _refuse("load_verify_locations")
 
@@ -99,6 +106,23 @@ class ReloadingContext(ssl.SSLContext):
 
     def set_ciphers(self, *_args: Any, **_options: Any) -> None:
         _refuse("set_ciphers")
+
+    def set_ecdh_curve(self, *_args: Any, **_options: Any) -> None:
+        _refuse("set_ecdh_curve")
+
+    # What can be asked of it is known by the one that is in use.
+
+    def get_ca_certs(self, binary_form: bool = False) -> Any:
+        return self._latest.get_ca_certs(binary_form)
+
+    def get_ciphers(self) -> Any:
+        return self._latest.get_ciphers()
+
+    def cert_store_stats(self) -> dict[str, int]:
+        return self._latest.cert_store_stats()
+
+    def session_stats(self) -> dict[str, int]:
+        return self._latest.session_stats()
 
 
 def _refuse(name: str) -> NoReturn:

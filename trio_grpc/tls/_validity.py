@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from datetime import datetime, timezone
 
 # Tags of DER (X.690, 8.1.2) that come before the field in a certificate (RFC 5280, 4.1).
 _VERSION = 0xA0
 _UTC_TIME = 0x17
-_END = b"-----END CERTIFICATE-----"
+# OpenSSL takes it from a line of its own, and what is in the middle of one for a comment.
+_BLOCK = re.compile(rb"^-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.MULTILINE | re.DOTALL)
 
 
-def good_until(pem: bytes) -> datetime:
-    """Return when the first certificate of a PEM file expires.
+def good_until(pem: bytes) -> datetime | None:
+    """Return when the first certificate of a PEM file expires, None where that cannot be read.
 
     Args:
         pem: of a file that OpenSSL has taken; what comes before the certificate does not count.
     """
-    start = pem.index(b"-----BEGIN CERTIFICATE-----")
-    der = ssl.PEM_cert_to_DER_cert(pem[start : pem.index(_END, start) + len(_END)].decode("ascii"))
+    block = _BLOCK.search(pem)
+    try:
+        return None if block is None else _end_of_validity(ssl.PEM_cert_to_DER_cert(block[0].decode("ascii")))
+    except (ValueError, IndexError):
+        # OpenSSL forgives more than the standard, and takes what this does not know.
+        return None
+
+
+def _end_of_validity(der: bytes) -> datetime:
     _, start, _ = _element(der, 0)
     _, position, _ = _element(der, start)
     tag, _, end = _element(der, position)
