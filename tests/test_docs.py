@@ -41,7 +41,7 @@ import trio_grpc.testing
 import trio_grpc.tls
 from tests.support.network import Network
 from trio_grpc import _compression
-from trio_grpc.testing import MemoryListener, open_channel_pair
+from trio_grpc.testing import HeadersFrame, MemoryListener, ScriptedPeer, open_channel_pair
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -1366,6 +1366,58 @@ async def test_codecs_proxy(autojump_clock: trio.testing.MockClock) -> None:
     async with open_channel_pair(names["Proxy"](behind)) as (channel, _):
         with pytest.raises(trio_grpc.RpcError):
             await EchoStub(channel).Unary(EchoRequest())
+
+
+async def test_codecs_proxy_lets_clients_repeat_calls(
+    nursery: trio.Nursery, autojump_clock: trio.testing.MockClock
+) -> None:
+    from echo_pb2 import EchoReply, EchoRequest
+    from echo_trio_grpc import EchoStub
+
+    from tests.echo_service import Echo
+
+    seen: list[Any] = []
+
+    class Behind(Echo):
+        async def Unary(self, request: EchoRequest, context: Any, /) -> EchoReply:
+            seen.append([pair for pair in context.metadata if pair[0] != "user-agent"])
+            if len(seen) == 1:
+                await context.abort(trio_grpc.StatusCode.UNAVAILABLE, "again")
+            return EchoReply(text="at last")
+
+        async def ServerStream(self, request: EchoRequest, context: Any, /) -> Any:
+            await context.send_initial_metadata()
+            await trio.sleep(9)
+            yield EchoReply()
+
+    policy = trio_grpc.RetryPolicy(
+        max_attempts=2,
+        initial_backoff=1,
+        max_backoff=1,
+        backoff_multiplier=1,
+        retryable_status_codes=[trio_grpc.StatusCode.UNAVAILABLE],
+    )
+    config = trio_grpc.ServiceConfig(methods=[trio_grpc.MethodConfig(names=["echo.Echo"], retry_policy=policy)])
+    names: dict[str, Any] = {"trio_grpc": trio_grpc, "trio": trio}
+    exec(blocks(page("codecs.md"))[-1], names)  # noqa: S102, RUF100
+    listener = MemoryListener()
+    async with open_channel_pair(Behind()) as (behind, _):
+        await nursery.start(trio_grpc.serve, [names["Proxy"](behind)], listener)
+        async with trio_grpc.open_channel(listener.connect, service_config=config) as channel:
+            assert (await EchoStub(channel).Unary(EchoRequest())).text == "at last"
+            # Headers are passed on when they come, not with the first message.
+            async with EchoStub(channel).ServerStream(EchoRequest(), timeout=5) as stream:
+                began = trio.current_time()
+                assert not await stream.wait_initial_metadata()
+                assert trio.current_time() == began
+        # Others than us send headers that no client of ours may choose.
+        async with ScriptedPeer.client(await listener.connect()) as peer:
+            await peer.handshake()
+            await peer.send_request(1, "/echo.Echo/Unary", [("grpc-unknown", "x"), ("latin", b"n\xe4h")])
+            await peer.send_message(1, b"", end_stream=True)
+            assert (await peer.expect(HeadersFrame, stream_id=1)).get("grpc-status") is None
+        nursery.cancel_scope.cancel()
+    assert seen == [[], [("grpc-previous-rpc-attempts", "1")], [("latin", "näh")]]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
