@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from types import ModuleType
@@ -167,6 +168,78 @@ async def test_a_handler_learns_that_its_client_has_gone(grpcio_echo: ModuleType
         await started.wait()
         nursery.cancel_scope.cancel()
     assert events == ["told: True", "active: False"]
+
+
+async def test_a_thread_of_the_handler_reads_requests(grpcio_echo: ModuleType) -> None:
+    """As servicers of grpcio do, to answer in between."""
+    seen: list[Any] = []
+
+    class Conversing(PlainEcho):
+        def Bidi(self, requests: Iterator[EchoRequest], context: Any) -> Iterator[EchoReply]:
+            replies: queue.SimpleQueue[EchoReply | None] = queue.SimpleQueue()
+
+            def read() -> None:
+                context.send_initial_metadata((("first", "1"),))
+                seen.append(context.time_remaining())
+                seen.append(context.add_callback(lambda: seen.append(context.time_remaining())))
+                for request in requests:
+                    replies.put(EchoReply(text=request.text))
+                replies.put(None)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            while (reply := replies.get()) is not None:
+                yield reply
+            reader.join()
+
+    async with opened(grpcio_echo, Conversing()) as (channel, _), EchoStub(channel).Bidi() as call:
+        assert list(await call.wait_initial_metadata()) == [("first", "1")]
+        for word in "one", "two":
+            await call.send(EchoRequest(text=word))
+            assert (await call.receive()).text == word
+        await call.done_sending()
+        with pytest.raises(trio.EndOfChannel):
+            await call.receive()
+    assert seen == [None, True, None]
+
+
+@pytest.mark.parametrize("end", ["the handler's", "the client's"])
+async def test_a_thread_that_reads_requests_ends_with_the_handler(end: str, grpcio_echo: ModuleType) -> None:
+    raised: list[BaseException] = []
+    reading = threading.Event()
+
+    class Leaving(PlainEcho):
+        def Bidi(self, requests: Iterator[EchoRequest], context: Any) -> Iterator[EchoReply]:
+            def read() -> None:
+                next(requests)
+                reading.set()
+                for _ in range(2):
+                    try:
+                        next(requests)
+                    except BaseException as error:
+                        raised.append(error)
+
+            threads.append(threading.Thread(target=read))
+            threads[0].start()
+            yield EchoReply()
+            reading.wait(20)
+            if end == "the client's":
+                gone = threading.Event()
+                context.add_callback(gone.set)
+                gone.wait(20)
+
+    threads: list[threading.Thread] = []
+    async with opened(grpcio_echo, Leaving()) as (channel, _):
+        async with EchoStub(channel).Bidi() as call:
+            await call.send(EchoRequest())
+            await call.receive()
+            await trio.to_thread.run_sync(reading.wait, 20)
+            if end == "the handler's":
+                with pytest.raises(trio.EndOfChannel):
+                    await call.receive()
+        await trio.to_thread.run_sync(threads[0].join, 20)
+    assert not threads[0].is_alive()
+    assert [type(error) for error in raised] == [trio.BrokenResourceError] * 2
 
 
 async def test_a_stream_whose_client_has_gone_ends(grpcio_echo: ModuleType) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from inspect import isasyncgenfunction, iscoroutinefunction
+from threading import get_ident
 from typing import Any
 
 import trio
@@ -100,9 +101,10 @@ def _in_thread(behaviour: Any, cardinality: Cardinality, limiter: trio.CapacityL
     @wraps(behaviour)
     async def run(request: Any, context: ServicerContext[Any]) -> Any:
         theirs = GrpcioThreadContext(context)
-        given = ThreadRequests(request) if cardinality.client_streaming else request
+        given = ThreadRequests(theirs, request) if cardinality.client_streaming else request
 
         def work() -> Any:
+            theirs._own_thread = get_ident()
             result = behaviour(given, theirs)
             if not cardinality.server_streaming:
                 return result
