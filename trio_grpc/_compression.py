@@ -112,7 +112,9 @@ def compression_name(compression: Compression | str, /) -> str:
     elif isinstance(compression, str):
         name = compression
     else:
-        raise TypeError(f"compression must be a Compression or str, not {type(compression).__name__}")
+        # With its module: grpcio has a class of this name, too.
+        kind = f"{type(compression).__module__}.{type(compression).__qualname__}".removeprefix("builtins.")
+        raise TypeError(f"compression must be a trio_grpc.Compression or str, not {kind}")
     if name not in _compressors and get_compressor(name) is None:
         if name == Compression.ZSTD.value:
             raise ValueError("compression 'zstd' needs a package: pip install 'trio-grpc[zstd]'")

@@ -412,7 +412,10 @@ async def test_a_fetch_over_the_channel_that_waits_for_it(autojump_clock: Clock)
             await _unary(EchoStub(channel))
 
 
-@pytest.mark.parametrize("token", ["secret\n", "", "se cret", "s\xe9cret", 7, ("secret\n", 5), ("secret", "soon")])
+@pytest.mark.parametrize(
+    "token",
+    ["secret\n", "", "se cret", "s\xe9cret", 7, ("secret\n", 5), ("secret", "soon"), ("secret",), ("secret", 5, 6)],
+)
 async def test_what_is_no_token_is_refused_without_being_shown(token: Any) -> None:
     async def fetch() -> Any:
         return token
@@ -421,6 +424,7 @@ async def test_what_is_no_token_is_refused_without_being_shown(token: Any) -> No
         with pytest.raises(RpcError) as caught:
             await _unary(EchoStub(channel))
     assert caught.value.code is StatusCode.UNAVAILABLE
+    assert "fetch" in str(caught.value)
     assert "cret" not in str(caught.value)
 
 

@@ -89,6 +89,16 @@ def test_paths_that_are_none(path: str, error: str) -> None:
         trio_grpc.open_channel("localhost:1").unary_unary(path)
 
 
+async def test_options_that_are_those_of_grpcio_are_named(autojump_clock: Clock, grpcio_echo: ModuleType) -> None:
+    import grpc
+
+    async with open_channel_pair(Echo()) as (channel, _):
+        stub = grpcio_echo.EchoStub(channel)
+        with pytest.raises(TypeError, match=r"must be a trio_grpc\.Compression or str, not grpc\.Compression$"):
+            await stub.Unary(EchoRequest(), compression=grpc.Compression.Gzip)
+        assert await stub.Unary(EchoRequest(), compression="gzip")
+
+
 def test_wrong_functions() -> None:
     channel = trio_grpc.open_channel("localhost:1")
     with pytest.raises(TypeError, match="encode must be a function or None, not int"):
