@@ -94,6 +94,11 @@ def accept_encoding() -> str:
     return ",".join(_compressors)
 
 
+def _kind_of(value: object) -> str:
+    # With its module: grpcio has a class that is called as ours.
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
 def compression_name(compression: Compression | str, /) -> str:
     """Return the wire name for the value of a ``compression=`` option.
 
@@ -112,9 +117,7 @@ def compression_name(compression: Compression | str, /) -> str:
     elif isinstance(compression, str):
         name = compression
     else:
-        # With its module: grpcio has a class of this name, too.
-        kind = f"{type(compression).__module__}.{type(compression).__qualname__}".removeprefix("builtins.")
-        raise TypeError(f"compression must be a trio_grpc.Compression or str, not {kind}")
+        raise TypeError(f"compression must be a trio_grpc.Compression or str, not {_kind_of(compression)}")
     if name not in _compressors and get_compressor(name) is None:
         if name == Compression.ZSTD.value:
             raise ValueError("compression 'zstd' needs a package: pip install 'trio-grpc[zstd]'")
