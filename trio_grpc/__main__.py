@@ -13,6 +13,8 @@ def main() -> None:
         if error.name not in {"click", "rich"}:
             raise
         sys.exit(f"trio-grpc needs {error.name}: install it with pip install 'trio-grpc[cli]'")
+    except KeyboardInterrupt:
+        sys.exit(130)  # as later on
     run()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import CommandLine, start
+from tests.cli.conftest import CommandLine, Done, serving, start
 
 
 def test_a_unary_call_prints_its_reply(command: CommandLine, target: str) -> None:
@@ -79,7 +79,7 @@ def test_a_status_is_one_line_and_an_exit_code(command: CommandLine, target: str
     done = command("call", target, "echo.Echo/Unary", "-d", json.dumps({"text": "fail", "count": code}))
     name = {3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 16: "UNAUTHENTICATED"}[code]
     assert (done.code, done.out) == (64 + code, "")
-    assert done.err == f"detail google.protobuf.Duration: 7s\ntrio-grpc: {name}: as you like\n"
+    assert done.err == f'detail google.protobuf.Duration: "7s"\ntrio-grpc: {name}: as you like\n'
 
 
 def test_metadata_goes_and_comes(command: CommandLine, target: str) -> None:
@@ -208,3 +208,46 @@ def test_a_token_does_not_travel_in_plaintext(command: CommandLine) -> None:
     assert done.code != 0
     assert "plaintext" in done.err
     assert "secret" not in done.err
+
+
+@pytest.mark.parametrize("method", ["Unary", "Bidi"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_stdin_is_utf_8_whatever_the_locale_says(
+    command: CommandLine, target: str, monkeypatch: pytest.MonkeyPatch, method: str, encoding: str
+) -> None:
+    def answer(data: bytes) -> Done:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data), encoding=encoding))
+        return command("call", target, f"echo.Echo/{method}", "--json", "-d", "-")
+
+    assert answer('{"text": "grüß"}'.encode()).documents == [{"text": "grüß"}]
+    done = answer(b'\xff\xfe{"text": "x"}')
+    assert (done.code, done.out, done.err) == (1, "", "trio-grpc: stdin is no UTF-8 text\n")
+
+
+def test_a_server_that_is_not_there_yet_is_waited_for(command: CommandLine, tmp_path: Path) -> None:
+    target = f"unix:{tmp_path}/socket"
+    waiting = start("call", target, "echo.Echo/Unary", "--json", "--wait-for-ready", "-d", '{"count": 3}')
+    try:
+        with serving(tmp_path / "socket", "tests.cli.served:Served"):
+            out, err = waiting.communicate(timeout=20)
+    finally:
+        waiting.kill()
+    assert (waiting.returncode, out, err) == (0, '{"count": 3}\n', "")
+
+
+def test_a_server_that_does_not_come_is_waited_for_until_the_deadline(command: CommandLine, tmp_path: Path) -> None:
+    done = command("call", f"unix:{tmp_path}/s", "a.B/C", "--wait-for-ready", "--timeout", "0.1")
+    assert (done.code, done.err.count("\n")) == (68, 1)
+    assert done.err.startswith(f"trio-grpc: cannot reach unix:{tmp_path}/s within 0.1 s: ")
+    assert "No such file or directory" in done.err
+
+
+def test_a_compression_that_does_not_exist_is_wrong_usage(command: CommandLine) -> None:
+    done = command("call", "unix:nowhere", "a.B/C", "--compression", "lzw")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--compression: compression 'lzw' is not registered; known: " in done.err
+
+
+def test_a_text_without_an_end_is_one_line(command: CommandLine, target: str) -> None:
+    done = command("call", target, "echo.Echo/Bidi", "-d", '{"text": "a')
+    assert done.err == "trio-grpc: that is no JSON: Unterminated string starting at line 1, column 10\n"

@@ -120,6 +120,45 @@ def test_a_time_that_is_no_number_is_wrong_usage(command: CommandLine, arguments
     assert f"'{arguments[2]}': 'nan' is no number of seconds" in done.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["call", "echo.Echo/\udcff"],
+        ["call", "\udcff/Unary"],
+        ["list", "\udcff"],
+        ["describe", "\udcff"],
+        ["health", "\udcff"],
+    ],
+)
+def test_a_name_that_is_no_text_is_wrong_usage(command: CommandLine, target: str, arguments: list[str]) -> None:
+    name, *rest = arguments
+    done = command(name, target, *rest)
+    assert (done.code, done.err) == (2, f"trio-grpc: {rest[0]!r} is no UTF-8 text, as names are\n")
+
+
+@pytest.mark.parametrize("value", ["soon", "nan"])
+def test_seconds_that_are_no_number(command: CommandLine, value: str) -> None:
+    done = command("list", "unix:nowhere", "--timeout", value)
+    assert done.code == 2
+    assert f"Invalid value for '--timeout': '{value}' is no number of seconds" in done.err
+
+
+def test_ctrl_c_while_it_is_loaded_is_no_traceback() -> None:
+    script = """
+import builtins, sys
+load = builtins.__import__
+def interrupted(name, *rest):
+    if name == "click":
+        raise KeyboardInterrupt
+    return load(name, *rest)
+builtins.__import__ = interrupted
+from trio_grpc.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_without_its_libraries_the_command_says_how_to_get_them() -> None:
     script = "import sys\nsys.modules['click'] = None\nfrom trio_grpc.__main__ import main\nmain()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -18,6 +18,8 @@ from typing import Any
 import grpc
 from echo_pb2 import EchoReply, EchoRequest
 from google.protobuf.wrappers_pb2 import StringValue
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
 
 from tests.interop.wire import method_handlers, status_bytes
 
@@ -179,6 +181,11 @@ async def main(directory: Path) -> None:
     server = grpc.aio.server()
     servicer = Servicer()
     server.add_generic_rpc_handlers((method_handlers(servicer),))
+    statuses = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(statuses, server)
+    await statuses.set("", health_pb2.HealthCheckResponse.SERVING)
+    await statuses.set("echo.Echo", health_pb2.HealthCheckResponse.NOT_SERVING)
+    reflection.enable_server_reflection(("echo.Echo", health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     threads = grpc.server(ThreadPoolExecutor(8))
     threads.add_generic_rpc_handlers((method_handlers(ThreadServicer()),))
     credentials = grpc.ssl_server_credentials(

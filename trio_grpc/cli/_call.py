@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import click
 from google.protobuf.descriptor_pool import DescriptorPool
 
+from trio_grpc._compression import compression_name
 from trio_grpc._metadata import Metadata
 from trio_grpc._status import RpcError
 from trio_grpc.cli._call_options import CallOptions, call_options, metadata_document
-from trio_grpc.cli._connection import ConnectionOptions, connect, connection_options, open_channel_for
+from trio_grpc.cli._connection import (
+    ConnectionOptions,
+    connect,
+    connection_options,
+    open_channel_for,
+    wait_until_reached,
+)
 from trio_grpc.cli._conversation import converse
 from trio_grpc.cli._failure import Failure
 from trio_grpc.cli._messages import to_document
@@ -27,7 +35,9 @@ from trio_grpc.cli._schema import Schema, SchemaOptions, schema_options
 @schema_options
 @call_options
 @click.option("--compression", metavar="NAME", help="Compress requests: gzip, deflate or zstd.")
-@click.option("--wait-for-ready", is_flag=True, help="Wait for a server that cannot be reached yet.")
+@click.option(
+    "--wait-for-ready", is_flag=True, help="Wait for a server that cannot be reached yet; --timeout bounds it."
+)
 @click.option("--defaults", is_flag=True, help="Print fields that are not set, too.")
 @click.option("-v", "--verbose", is_flag=True, help="Print metadata and status as well, on stderr.")
 @output_options
@@ -48,10 +58,18 @@ def command(
     Requests and replies are JSON by protobuf's mapping. What they look like is asked of the server, by reflection,
     unless there are files. A status other than OK is one line on stderr, and the exit code is 64 plus its number.
     """
+    if compression is not None:
+        try:
+            compression_name(compression)
+        except ValueError as error:
+            raise click.UsageError(f"--compression: {error}") from error
 
     async def main() -> None:
-        async with open_channel_for(connection, compression=compression) as channel:
-            if not wait_for_ready:
+        # Not compressed, what the command itself asks by reflection: that has to work with every server.
+        async with open_channel_for(connection) as channel:
+            if wait_for_ready:
+                await wait_until_reached(channel, connection, call.timeout)
+            else:
                 await connect(channel, connection)
             known = schema.open(channel, call.question_timeout, call.metadata)
             described = await known.find_method(method)
@@ -66,6 +84,7 @@ def command(
                     timeout=call.timeout,
                     metadata=call.metadata,
                     wait_for_ready=wait_for_ready,
+                    compression=compression,
                 )
             except RpcError as error:
                 report.end(error.code.name, error.initial_metadata, error.trailing_metadata)
@@ -110,7 +129,7 @@ class _Report:
                 except Failure:
                     # Then it is printed as bytes.
                     pass
-            document = to_document(detail, self._pool)
+            document = json.dumps(to_document(detail, self._pool), ensure_ascii=False)
             self._output.note(f"detail {name}: {document}")
 
 

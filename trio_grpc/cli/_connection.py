@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import ssl
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._bearer_token import BearerToken, is_sendable
 from trio_grpc._channel import Channel
 from trio_grpc._open_channel import open_channel
+from trio_grpc._options import DEFAULT_MAX_RECEIVE_MESSAGE_LENGTH, Limits
 from trio_grpc._status import StatusCode
 from trio_grpc.cli._failure import ExitCode, Failure
 from trio_grpc.cli._seconds import POSITIVE_SECONDS
@@ -37,6 +39,7 @@ class ConnectionOptions:
         token: a bearer token.
         token_in_plaintext: send the token without TLS as well.
         connect_timeout: seconds until the server must be reached.
+        max_message_size: bytes of the largest reply that is accepted.
     """
 
     target: str
@@ -49,6 +52,7 @@ class ConnectionOptions:
     token: str | None
     token_in_plaintext: bool
     connect_timeout: float
+    max_message_size: int
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the context for TLS, None for plaintext.
@@ -83,6 +87,14 @@ def connection_options(command: CommandT) -> CommandT:
         show_default=True,
         metavar="SECONDS",
         help="How long to try to reach the server.",
+    )
+    @click.option(
+        "--max-message-size",
+        type=click.IntRange(min=0, max=2**32 - 1),
+        default=DEFAULT_MAX_RECEIVE_MESSAGE_LENGTH,
+        show_default=True,
+        metavar="BYTES",
+        help="The largest reply to accept.",
     )
     @functools.wraps(command)
     def with_connection(*args: Any, **options: Any) -> Any:
@@ -129,6 +141,7 @@ def open_channel_for(connection: ConnectionOptions, **options: Any) -> Channel:
             authority=connection.authority,
             credentials=credentials,
             idle_timeout=None,
+            limits=Limits(max_receive_message_length=connection.max_message_size),
             **options,
         )
     except (ValueError, TypeError) as error:
@@ -151,15 +164,48 @@ async def connect(channel: Channel, connection: ConnectionOptions) -> None:
     if channel.state is ConnectivityState.READY:
         return
     reason = channel._unready_reason() or f"no answer within {connection.connect_timeout:g} s"
-    hint = ""
+    raise Failure(
+        f"cannot reach {connection.target}: {reason}{_hint(reason, connection)}",
+        ExitCode.RPC + StatusCode.UNAVAILABLE.value,
+    )
+
+
+async def wait_until_reached(channel: Channel, connection: ConnectionOptions, timeout: float | None) -> None:
+    """Wait for a server that may not be there yet, through attempts that fail.
+
+    Args:
+        channel: to the server.
+        connection: its options.
+        timeout: seconds; None for as long as it takes.
+
+    Raises:
+        Failure: it has not come in time; the line says what was in the way. The exit code is that of a call's deadline.
+    """
+    seconds = math.inf if timeout is None else timeout
+    with trio.move_on_after(seconds):
+        await channel.wait_ready()
+        return
+    reason = channel._unready_reason() or "no answer"
+    raise Failure(
+        f"cannot reach {connection.target} within {seconds:g} s: {reason}{_hint(reason, connection)}",
+        ExitCode.RPC + StatusCode.DEADLINE_EXCEEDED.value,
+    )
+
+
+def _hint(reason: str, connection: ConnectionOptions) -> str:
+    """Return which option may help, empty where none does."""
     if "the peer does not speak TLS" in reason:
-        hint = "; without --tls it may work"
-    elif not connection.tls and ("TLS" in reason or "before it said a word" in reason):
-        hint = "; with --tls it may work"
-    raise Failure(f"cannot reach {connection.target}: {reason}{hint}", ExitCode.RPC + StatusCode.UNAVAILABLE.value)
+        return "; without --tls it may work"
+    if not connection.tls:
+        return "; with --tls it may work" if "TLS" in reason or "before it said a word" in reason else ""
+    if "issuer certificate" in reason or "self-signed certificate" in reason:
+        return "; --cacert FILE says whom to believe"
+    if "certificate is not valid for" in reason:
+        return "; --server-name NAME says what name the certificate has"
+    return ""
 
 
 #: One attempt to connect is enough for somebody who waits.
 _DECIDED = (ConnectivityState.READY, ConnectivityState.TRANSIENT_FAILURE)
 
-__all__ = ["ConnectionOptions", "connect", "connection_options", "open_channel_for"]
+__all__ = ["ConnectionOptions", "connect", "connection_options", "open_channel_for", "wait_until_reached"]

@@ -55,7 +55,25 @@ def rpc_failure(error: RpcError, what: str = "") -> Failure:
     """
     subject = f"{what}: " if what else ""
     text = f": {error.message}" if error.message else ""
-    return Failure(f"{subject}{error.code.name}{text}", ExitCode.RPC + error.code.value)
+    hint = (
+        "; of replies, --max-message-size BYTES accepts larger ones"
+        if "(option max_receive_message_length)" in text
+        else ""
+    )
+    return Failure(f"{subject}{error.code.name}{text}{hint}", ExitCode.RPC + error.code.value)
 
 
-__all__ = ["ExitCode", "Failure", "printable", "rpc_failure"]
+def check_text(name: str) -> str:
+    """Return a name from the command line, which Python has with surrogates where it is no text.
+
+    Raises:
+        Failure: it is none, so nothing has this name.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise Failure(f"{name!r} is no UTF-8 text, as names are", ExitCode.USAGE) from error
+    return name
+
+
+__all__ = ["ExitCode", "Failure", "check_text", "printable", "rpc_failure"]

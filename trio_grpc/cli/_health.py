@@ -9,7 +9,7 @@ from trio_grpc._metadata import Metadata
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc.cli._call_options import CallOptions, call_options
 from trio_grpc.cli._connection import ConnectionOptions, connect, connection_options, open_channel_for
-from trio_grpc.cli._failure import ExitCode, Failure
+from trio_grpc.cli._failure import ExitCode, Failure, check_text
 from trio_grpc.cli._output import Output, output_options
 from trio_grpc.cli._running import run_async
 from trio_grpc.health._v1.health_pb2 import HealthCheckRequest, HealthCheckResponse, HealthListRequest
@@ -42,6 +42,7 @@ def command(
     """
     if watch and list_all:
         raise click.UsageError("--watch and --list exclude each other")
+    check_text(service)
 
     async def main() -> int:
         async with open_channel_for(connection) as channel:

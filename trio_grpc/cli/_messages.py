@@ -111,7 +111,8 @@ def to_document(message: Any, pool: DescriptorPool, *, defaults: bool = False) -
 
 
 def _no_json(error: json.JSONDecodeError) -> Failure:
-    return Failure(f"that is no JSON: {error.msg} at line {error.lineno}, column {error.colno}")
+    # Python's sentence about a string without an end goes on with the place.
+    return Failure(f"that is no JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}")
 
 
 def _beyond(error: RecursionError | ValueError) -> Failure:

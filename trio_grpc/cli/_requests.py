@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import attrs
 import click
@@ -36,7 +37,7 @@ class RequestData:
         Raises:
             Failure: they are no JSON, do not fit, or are too many or too few for the method.
         """
-        text = sys.stdin.read() if self.text is None else self.text
+        text = _told(_stdin().read) if self.text is None else self.text
         documents = parse_documents(text)
         if not method.cardinality.client_streaming:
             if not documents:
@@ -56,10 +57,11 @@ class RequestData:
                 yield message
             return
         documents = Documents()
+        stdin = _stdin()
         ended = False
         while not ended:
             # A thread: not every stdin can be waited for. It is left behind when the call ends before the input.
-            line = await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+            line = await trio.to_thread.run_sync(_told, stdin.readline, abandon_on_cancel=True)
             ended = not line
             ready: Iterator[Any] = documents.end() if ended else documents.feed(line)
             for document in ready:
@@ -82,6 +84,20 @@ def data_option(command: CommandT) -> CommandT:
         return command(*args, data=RequestData(_read(given)), **options)
 
     return with_data  # type: ignore[return-value]  # the same, but for its arguments
+
+
+def _stdin() -> TextIO:
+    """Return stdin, to be read as what JSON is, UTF-8 (RFC 8259, 8.1), whatever the locale says."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+    return sys.stdin
+
+
+def _told(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise Failure("stdin is no UTF-8 text") from error
 
 
 def _read(given: str | None) -> str | None:

@@ -20,7 +20,7 @@ from trio_grpc._channel import Channel
 from trio_grpc._metadata import MetadataLike
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._status import RpcError, StatusCode
-from trio_grpc.cli._failure import ExitCode, Failure, rpc_failure
+from trio_grpc.cli._failure import ExitCode, Failure, check_text, rpc_failure
 from trio_grpc.reflection._client import ReflectionClient, in_import_order
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -57,7 +57,7 @@ class Schema(abc.ABC):
         Raises:
             Failure: there is none of this name; the line has those that are near.
         """
-        if await self.load(name):
+        if await self.load(check_text(name)):
             try:
                 return self.pool.FindServiceByName(name)
             except KeyError:
@@ -70,7 +70,7 @@ class Schema(abc.ABC):
         Raises:
             Failure: there is none of this name; the line has those that are near.
         """
-        service_name, separator, method_name = name.strip("/").rpartition("/")
+        service_name, separator, method_name = check_text(name).strip("/").rpartition("/")
         if not separator:
             service_name, separator, method_name = name.rpartition(".")
         if not service_name or not method_name:
@@ -93,7 +93,7 @@ class Schema(abc.ABC):
         Raises:
             Failure: there is none of this name; the line has services that are near.
         """
-        name = name.strip("/").replace("/", ".")
+        name = check_text(name).strip("/").replace("/", ".")
         if await self.load(name):
             for find in (
                 self.pool.FindServiceByName,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 import click
@@ -14,9 +14,13 @@ class Seconds(click.FloatRange):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds: float = super().convert(value, param, ctx)
-        if isnan(seconds):
+        try:
+            number = float(value)
+        except ValueError:
+            number = nan
+        if isnan(number):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
+        seconds: float = super().convert(number, param, ctx)
         return seconds
 
 
