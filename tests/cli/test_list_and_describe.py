@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tests.cli.conftest import CommandLine, serving
@@ -121,3 +122,15 @@ def test_a_service_that_nobody_has_described_is_named(command: CommandLine, tmp_
         assert (done.code, done.err) == (1, line)
         assert done.out.startswith("// echo.Echo\nservice Echo {\n")
         assert "\n\n// grpc.health.v1.Health\n" in done.out
+
+
+def test_colours_are_those_of_the_terminal(command: CommandLine, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    out = command("describe", target, "echo.EchoRequest").out
+    assert "\x1b[" in out
+    # Fixed ones, of 256 or more, may be white on white.
+    assert "38;" not in out
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]", command("describe", target, "echo.EchoRequest").out)

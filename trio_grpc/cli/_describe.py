@@ -59,7 +59,8 @@ def _show(output: Output, symbol: Any, *, first: bool) -> None:
     # The name in full: inside the text it is only its last part.
     output.show(f"// {symbol.full_name}", style="dim")
     if output.console.is_terminal:
-        output.show(Syntax(text, "protobuf", background_color="default", word_wrap=True))
+        # The terminal's own colours, which somebody has chosen for its background.
+        output.show(Syntax(text, "protobuf", theme="ansi_light", background_color="default", word_wrap=True))
     else:
         output.show(text)
 
