@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import CommandLine, serving
 
 PROTOS = Path(__file__).parents[1] / "protos"

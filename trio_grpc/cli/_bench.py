@@ -21,6 +21,7 @@ from trio_grpc.cli._output import Output, output_options
 from trio_grpc.cli._requests import RequestData, data_option
 from trio_grpc.cli._running import run_async
 from trio_grpc.cli._schema import SchemaOptions, schema_options
+from trio_grpc.cli._seconds import POSITIVE_SECONDS, Seconds
 
 #: What is told of the latencies.
 _PERCENTILES = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
@@ -51,7 +52,7 @@ _TICK = 0.1
 )
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0, min_open=True),
+    type=POSITIVE_SECONDS,
     metavar="SECONDS",
     help="How long to measure.  [default: 10]",
 )
@@ -64,7 +65,7 @@ _TICK = 0.1
 )
 @click.option(
     "--warm-up",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=1.0,
     show_default=True,
     metavar="SECONDS",
