@@ -64,7 +64,9 @@ def test_what_is_wrong_with_the_command_line(command: CommandLine, target: str) 
         (("--calls", "1", "--duration", "1"), "--calls and --duration both say when it is over"),
         (("-c", "0"), "0 is not in the range x>=1"),
         (("--rate", "0"), "is not in the range"),
-        (("--duration", "soon"), "'soon' is not a valid float"),
+        (("--rate", "nan"), "--rate must be a number of calls, not nan"),
+        (("--rate", "inf"), "--rate must be a number of calls, not inf"),
+        (("--duration", "soon"), "'soon' is no number of seconds"),
         (("-d", "{}{}"), "takes one request, but there are 2"),
         (("-d", '{"txt": 1}'), 'has no field named "txt"'),
     ):

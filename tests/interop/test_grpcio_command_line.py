@@ -122,9 +122,9 @@ def test_tls(command: CommandLine, peer: dict[str, str], certificates: Certifica
 
 
 @contextmanager
-def certified(authority: trustme.CA, **validity: datetime) -> Iterator[str]:
+def certified(authority: trustme.CA, first: datetime, last: datetime) -> Iterator[str]:
     """Runs a server whose certificate is valid at some time, and gives its target."""
-    issued = authority.issue_cert("localhost", **validity)
+    issued = authority.issue_cert("localhost", not_before=first, not_after=last)
     chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
     server = grpc.server(futures.ThreadPoolExecutor(1))
     credentials = grpc.ssl_server_credentials([(issued.private_key_pem.bytes(), chain)])
@@ -145,7 +145,7 @@ def test_a_certificate_that_is_not_valid_now(
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "root.pem")
     first, last = (datetime.now(timezone.utc) + timedelta(days=number) for number in days)
-    with certified(authority, not_before=first, not_after=last) as target:
+    with certified(authority, first, last) as target:
         line = failure(command, 78, "health", target, "--cacert", str(tmp_path / "root.pem"))
     assert line.startswith(f"cannot reach {target}: ")
     assert words in line

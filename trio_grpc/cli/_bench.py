@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -91,6 +92,8 @@ def command(
     Requests are made once, and replies are not read. Ctrl-C ends it early: what was measured is told, and the exit
     code is 130. Where no call succeeds the exit code is 64 plus the number of the status that most of them had.
     """
+    if rate is not None and not math.isfinite(rate):
+        raise click.UsageError(f"--rate must be a number of calls, not {rate}")
     if calls is not None and duration is not None:
         raise click.UsageError("--calls and --duration both say when it is over: give one of them")
     plan = Plan(
