@@ -13,7 +13,7 @@ import trio
 from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._credentials import CallCredentials, CallInfo
 from trio_grpc._metadata import Metadata
-from trio_grpc._options import check_kind, check_timeout
+from trio_grpc._options import check_async_callable, check_kind, check_timeout
 from trio_grpc._status import RpcError, StatusCode
 
 #: Seconds before its end at which a token counts as old (C-core, GRPC_SECURE_TOKEN_REFRESH_THRESHOLD_SECS).
@@ -22,12 +22,6 @@ _REFRESH_BEFORE = 60.0
 _BACKOFF = Backoff()
 #: Wider than RFC 6750, 2.1, which is what is told of them: not all who issue tokens keep to that.
 _SENDABLE = re.compile("[!-~]+")
-
-
-def is_sendable(token: str) -> bool:
-    """Return whether a token can stand in a header."""
-    return _SENDABLE.fullmatch(token) is not None
-
 
 #: How the messages of all failures begin.
 _NO_TOKEN = "no bearer token: "
@@ -46,6 +40,11 @@ class _Fetch:
         self.task = trio.lowlevel.current_task()
         self.token: str | None = None
         self.error: Exception | None = None
+
+
+def is_sendable(token: str) -> bool:
+    """Return whether a token can stand in a header."""
+    return _SENDABLE.fullmatch(token) is not None
 
 
 class BearerToken(CallCredentials):
@@ -78,8 +77,7 @@ class BearerToken(CallCredentials):
         refresh_before: float = _REFRESH_BEFORE,
         allow_plaintext: bool = False,
     ) -> None:
-        if not callable(fetch):
-            raise TypeError(f"fetch must be an async callable, not {type(fetch).__name__}")
+        check_async_callable("fetch", fetch)
         if check_timeout(refresh_before, "refresh_before") < 0:
             raise ValueError(f"refresh_before must not be negative, got {refresh_before}")
         self.allow_plaintext: bool = check_kind("allow_plaintext", allow_plaintext, bool)
@@ -168,7 +166,7 @@ class BearerToken(CallCredentials):
 
     async def _fetch_now(self) -> str:
         fetched = await self._fetch()
-        if isinstance(fetched, tuple) and len(cast("tuple[object, ...]", fetched)) != 2:
+        if isinstance(fetched, tuple) and len(fetched) != 2:
             raise TypeError(f"fetch must return a token, or a pair of a token and seconds, not {len(fetched)} values")
         token, seconds = fetched if isinstance(fetched, tuple) else (fetched, inf)
         # It is the user's: annotations prove nothing.
@@ -176,7 +174,8 @@ class BearerToken(CallCredentials):
             raise TypeError(f"fetch must return a token, or a pair of a token and seconds, not {type(token).__name__}")
         if not is_sendable(token):
             # It may be a secret with something around it: not for messages.
-            raise ValueError("fetch returned a token with blanks, line ends or characters outside of ASCII")
+            what = "a token with blanks, line ends or characters outside of ASCII" if token else "an empty token"
+            raise ValueError(f"fetch returned {what}")
         check_timeout(seconds, "the seconds that fetch returns")
         self._token = token
         self._expires = trio.current_time() + seconds

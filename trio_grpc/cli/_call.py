@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 import click
+from google.protobuf import message_factory
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 
 from trio_grpc._compression import compression_name
 from trio_grpc._metadata import Metadata
@@ -129,8 +131,19 @@ class _Report:
                 except Failure:
                     # Then it is printed as bytes.
                     pass
-            document = json.dumps(to_document(detail, self._pool), ensure_ascii=False)
+            document = json.dumps(to_document(self._unpacked(name, detail), self._pool), ensure_ascii=False)
             self._output.note(f"detail {name}: {document}")
+
+    def _unpacked(self, name: str, detail: Any) -> Any:
+        """Return the message of a type of this name in an ``Any``, where the pool has the type."""
+        if detail.DESCRIPTOR.full_name != "google.protobuf.Any":
+            return detail
+        try:
+            find: Any = self._pool.FindMessageTypeByName  # protobuf's stubs have no types for it
+            message_type = message_factory.GetMessageClass(find(name))
+            return message_type.FromString(detail.value)
+        except (KeyError, DecodeError):
+            return detail
 
 
 __all__ = ["command"]
