@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import collections
 import contextlib
 import importlib
@@ -1248,6 +1249,255 @@ async def test_connections_grow_old(keepalive: dict[str, Any], autojump_clock: t
 
 async def test_a_quiet_day(keepalive: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
     await keepalive["test_a_quiet_day"]()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# index.md
+
+
+async def test_the_front_page(
+    modules: dict[str, Any], autojump_clock: trio.testing.MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await execute("index.md", modules)["main"]()
+    assert capsys.readouterr().out == "Hello, trio!\n"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# structured_concurrency.md
+
+
+async def test_leaving_a_block_ends_the_handler(
+    modules: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    names = execute("structured_concurrency.md", modules)
+    servicer = spy(names)
+    async with greeter_of(names, servicer) as greeter:
+        assert await names["first_greeting"](greeter) == "0"
+        await trio.testing.wait_all_tasks_blocked()
+        assert [how for how, _ in servicer.ends] == ["cancelled"]
+
+
+async def test_a_scope_is_sent_to_each_call(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("structured_concurrency.md", modules)
+    servicer = spy(names, thinking_time=0.25)
+    async with greeter_of(names, servicer) as greeter:
+        await names["two_greetings"](greeter)
+    assert servicer.deadlines == [pytest.approx(1), pytest.approx(0.75)]
+
+
+async def test_greeting_all(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("structured_concurrency.md", modules)
+    async with greeter_of(names, spy(names, thinking_time=1)) as greeter:
+        assert await names["greet_all"](greeter, ["a", "b"]) == {"a": "Hello, a!", "b": "Hello, b!"}
+    assert trio.current_time() == pytest.approx(1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# flow_control.md
+
+
+async def test_the_fountain_stands_still(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("flow_control.md", modules)
+    fountain = names["Fountain"]()
+    async with greeter_of(names, fountain) as greeter, trio.open_nursery() as nursery:
+        nursery.start_soon(names["sip"], greeter)
+        await trio.sleep(1)
+        claimed = int(re.search(r"about (\d+) messages", page("flow_control.md"))[1])  # type: ignore[index]
+        assert fountain.sent == pytest.approx(claimed, rel=0.05)
+        standing = fountain.sent
+        await trio.sleep(3000)
+        assert fountain.sent == standing
+        nursery.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# coming_from_*.md
+
+
+COMING_FROM = ("coming_from_grpc_aio.md", "coming_from_grpclib.md", "coming_from_purerpc.md")
+
+
+def rows(name: str) -> list[list[str]]:
+    """The cells of the tables of names."""
+    found = re.findall(r"^\| (.*) \|$", page(name).partition("\n## Names\n")[2], re.MULTILINE)
+    return [cells for line in found if len(cells := [cell.strip() for cell in line.split(" |")]) == 3 and "---" not in line]
+
+
+def names_in(cells: list[str], *packages: str) -> set[tuple[str, str]]:
+    """Dotted names of these packages, with the argument that stands behind each, or none."""
+    pattern = rf"`((?:{'|'.join(packages)})(?:\.\w+)+)(?:\((\w+)=\))?`"
+    return {(name, argument) for cell in cells for name, argument in re.findall(pattern, cell)}
+
+
+def look_up(name: str, argument: str) -> None:
+    """Fail where there is no such name, or it takes no such argument."""
+    parts = name.split(".")
+    found: Any = importlib.import_module(parts[0])
+    for position, part in enumerate(parts[1:], 2):
+        if not hasattr(found, part) and inspect.ismodule(found):
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(".".join(parts[:position]))
+        if inspect.isclass(found) and not hasattr(found, part):
+            # An attribute of instances, which the class's docstring tells of.
+            assert re.search(rf"^\s+{part}(, \w+)*: ", found.__doc__ or "", re.MULTILINE), name
+            assert position == len(parts), name
+            return
+        found = getattr(found, part)
+    if argument:
+        assert argument in inspect.signature(found).parameters, f"{name}({argument}=)"
+
+
+@pytest.mark.parametrize("name", COMING_FROM)
+def test_our_names_in_the_tables_exist(name: str) -> None:
+    for theirs, ours, note in rows(name)[1:]:
+        found = names_in([ours], "trio_grpc", "trio")
+        assert found or ours in {"–", "trio_grpc"}, theirs
+        for known in found | names_in([note], "trio_grpc", "trio"):
+            look_up(*known)
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("coming_from_grpc_aio.md", "grpc"), ("coming_from_grpclib.md", "grpclib")]
+)
+def test_their_names_in_the_tables_exist(name: str, package: str) -> None:
+    pytest.importorskip(package)
+    found = names_in([theirs for theirs, _, _ in rows(name)], package)
+    found |= names_in([page(name)], package)
+    assert len(found) > 40
+    for known in found:
+        look_up(*known)
+
+
+def test_channel_arguments_of_grpcio_exist() -> None:
+    cython = pytest.importorskip("grpc._cython.cygrpc")
+    core = Path(cython.__file__).read_bytes()
+    found = re.findall(r'^\| `"(grpc\.\w[\w.]*)"` \|', page("coming_from_grpc_aio.md"), re.MULTILINE)
+    assert len(found) > 20
+    assert [option for option in found if option.encode() + b"\0" not in core] == []
+
+
+@pytest.mark.parametrize("name", COMING_FROM)
+def test_samples_of_others_are_python(name: str) -> None:
+    found = blocks(page(name), "py")
+    assert len(found) >= 5
+    for block in found:
+        compile(block, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.fixture(params=COMING_FROM)
+def newcomer(request: pytest.FixtureRequest, modules: dict[str, Any]) -> dict[str, Any]:
+    return execute(request.param, modules)
+
+
+async def test_coming_from_calls(newcomer: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    listener = MemoryListener()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(trio_grpc.serve, [newcomer["Greeter"]()], listener)
+        assert await newcomer["greet"](listener.connect) == ["Hello, you!", "Hello, you!", "Hi, you!"]
+        nursery.cancel_scope.cancel()
+    await newcomer["test_greeting"]()
+
+
+async def test_coming_from_streams(newcomer: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    from echo_pb2 import EchoRequest
+    from echo_trio_grpc import EchoStub
+
+    from tests.echo_service import Echo
+
+    async with open_channel_pair(Echo()) as (channel, _):
+        requests = [EchoRequest(text=text) for text in ("one", "two")]
+        assert [reply.text for reply in await newcomer["talk"](EchoStub(channel), requests)] == ["one", "two"]
+
+
+async def test_coming_from_deadlines(newcomer: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    thinker = spy(newcomer, thinking_time=5)
+    async with greeter_of(newcomer, thinker) as greeter:
+        assert await newcomer["greet_in_time"](greeter) == "too slow"
+        await trio.testing.wait_all_tasks_blocked()
+    assert trio.current_time() == pytest.approx(1)
+    assert thinker.deadlines == [pytest.approx(1)]
+    async with greeter_of(newcomer, spy(newcomer)) as greeter:
+        assert await newcomer["greet_in_time"](greeter) != "too slow"
+
+
+async def test_coming_from_errors(newcomer: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    servicer = newcomer.get("Strict", vars(sys.modules["server"])["Greeter"])()
+    async with greeter_of(newcomer, servicer) as greeter:
+        code, message, *_ = await newcomer["explain"](greeter)
+        assert (code, message) == (trio_grpc.StatusCode.INVALID_ARGUMENT, "a name, please")
+
+
+async def test_coming_from_metadata(newcomer: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    seen: list[Any] = []
+
+    class Watched(newcomer["GreeterServicer"]):  # type: ignore[misc]
+        async def Greet(self, request: Any, context: Any) -> Any:
+            seen.append(context.metadata.get("token"))
+            await context.send_initial_metadata({"first": "1"})
+            context.set_trailing_metadata({"last": "2"})
+            return newcomer["Greeting"](text="Hello!")
+
+    listener = MemoryListener()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(trio_grpc.serve, [Watched()], listener)
+        async with trio_grpc.open_channel(listener.connect) as channel:
+            greeter = newcomer["GreeterStub"](channel)
+            if "greet_with_metadata" in newcomer:
+                initial, greeting, trailing = await newcomer["greet_with_metadata"](greeter)
+                assert (initial["first"], greeting.text, trailing["last"]) == ("1", "Hello!", "2")
+            else:
+                assert await newcomer["greet_with_token"](greeter) == "Hello!"
+        async with trio_grpc.open_channel(listener.connect, interceptors=[newcomer["add_token"]]) as channel:
+            await newcomer["GreeterStub"](channel).Greet(newcomer["Name"]())
+        assert seen == ["1234", "1234"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_coming_from_grpclib_deadlines_pass_on(
+    modules: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    names = execute("coming_from_grpclib.md", modules)
+    behind = spy(names, thinking_time=5)
+    async with (
+        greeter_of(names, behind) as second,
+        greeter_of(names, names["Passing"](second)) as first,
+    ):
+        with pytest.raises(trio_grpc.RpcError) as caught:
+            await first.Greet(names["Name"](text="you"), timeout=1)
+        assert caught.value.code is trio_grpc.StatusCode.DEADLINE_EXCEEDED
+    assert behind.deadlines == [pytest.approx(1)]
+    async with names["open_channel_with_token"]("localhost:1"):
+        pass
+
+
+async def test_coming_from_purerpc_metadata(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("coming_from_purerpc.md", modules)
+    async with greeter_of(names, names["Guarded"]()) as greeter:
+        assert await names["greet_with_token"](greeter) == "Hello!"
+        with pytest.raises(trio_grpc.RpcError, match="a token, please"):
+            await greeter.Greet(names["Name"]())
+
+
+async def test_coming_from_grpc_aio_at_most(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    names = execute("coming_from_grpc_aio.md", modules)
+    limit = names["AtMost"](2)
+    codes: list[Any] = []
+    async with open_channel_pair(spy(names, thinking_time=1), server_interceptors=[limit]) as (channel, _):
+        greeter = names["GreeterStub"](channel)
+
+        async def greet() -> None:
+            try:
+                await greeter.Greet(names["Name"](text="you"))
+            except trio_grpc.RpcError as error:
+                codes.append(error.code)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(greet)
+        assert codes == [trio_grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+        assert limit.limiter.borrowed_tokens == 0
+        await greet()
+        assert len(codes) == 3
 
 
 # ---------------------------------------------------------------------------------------------------------------------
