@@ -1320,7 +1320,9 @@ COMING_FROM = ("coming_from_grpc_aio.md", "coming_from_grpclib.md", "coming_from
 def rows(name: str) -> list[list[str]]:
     """The cells of the tables of names."""
     found = re.findall(r"^\| (.*) \|$", page(name).partition("\n## Names\n")[2], re.MULTILINE)
-    return [cells for line in found if len(cells := [cell.strip() for cell in line.split(" |")]) == 3 and "---" not in line]
+    return [
+        cells for line in found if len(cells := [cell.strip() for cell in line.split(" |")]) == 3 and "---" not in line
+    ]
 
 
 def names_in(cells: list[str], *packages: str) -> set[tuple[str, str]]:

@@ -136,7 +136,12 @@ class Metadata:
     @overload
     def get(self, key: str, default: DefaultT, /) -> MetadataValue | DefaultT: ...
     def get(self, key: str, default: object = None, /) -> object:
-        """Return the first value of ``key``, or ``default`` if there is none."""
+        """Return the first value of ``key``, or ``default`` if there is none.
+
+        Args:
+            key: lower or upper case, which makes no difference.
+            default: what to return where there is no such key.
+        """
         wanted = key.lower()
         for name, value in self._pairs:
             if name == wanted:
@@ -151,6 +156,10 @@ class Metadata:
     def add(self, key: str, value: MetadataValue, /) -> None:
         """Append one pair.
 
+        Args:
+            key: lower or upper case, which makes no difference; one that ends in ``-bin`` takes bytes.
+            value: ASCII text, or bytes.
+
         Raises:
             ValueError: The key is malformed or reserved, or the value cannot be sent.
             TypeError: The value has the wrong type for the key.
@@ -161,6 +170,10 @@ class Metadata:
         """Replace every value of ``key`` by ``values``; the new pairs go to the end.
 
         Nothing changes if one of the values is refused.
+
+        Args:
+            key: as in `add`.
+            values: the new ones, in order; none deletes the key.
 
         Raises:
             ValueError: The key is malformed or reserved, or a value cannot be sent.

@@ -43,7 +43,12 @@ class Cardinality(enum.Enum):
 
     @classmethod
     def of(cls, client_streaming: bool, server_streaming: bool) -> Cardinality:
-        """Return the kind of method for which these sides stream."""
+        """Return the kind of method for which these sides stream.
+
+        Args:
+            client_streaming: whether the client may send any number of messages.
+            server_streaming: whether the server may.
+        """
         return next(kind for kind in cls if kind.value == (client_streaming, server_streaming))
 
 

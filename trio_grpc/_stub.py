@@ -153,7 +153,10 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
     ) -> UnaryUnaryCall[RequestT, ResponseT]:
         """Return a call object, to be entered with ``async with``: for the reply together with its metadata.
 
-        Arguments are those of the call itself; ``timeout`` belongs to the call, not to the block's body.
+        Args:
+            request: the message to send.
+            timeout, metadata, wait_for_ready, compression, credentials: as for the awaited call; ``timeout`` belongs to
+                the call, not to the block's body.
 
         Raises:
             RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
@@ -309,7 +312,9 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
     ) -> StreamUnaryCall[RequestT, ResponseT]:
         """Return a call object, to be entered with ``async with``: `send`, `done_sending`, then `receive` the reply.
 
-        Arguments are those of the call itself; ``timeout`` belongs to the call, not to the block's body.
+        Args:
+            timeout, metadata, wait_for_ready, compression, credentials: as for the awaited call; ``timeout`` belongs to
+                the call, not to the block's body.
 
         Raises:
             TypeError, ValueError: an argument is malformed.

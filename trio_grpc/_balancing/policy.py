@@ -150,6 +150,10 @@ class PolicyContext(Protocol):
     def call_later(self, seconds: float, function: Callable[[], None]) -> Callable[[], None]:
         """Have a function called once in some seconds, like a method of the policy; return what calls it off.
 
+        Args:
+            seconds: how long from now, on trio's clock.
+            function: what to call, without arguments.
+
         Raises:
             TypeError: one is no number, or the other no function.
             ValueError: the seconds are negative or NaN.
@@ -196,7 +200,12 @@ class LoadBalancingPolicy(abc.ABC):
 
     @abc.abstractmethod
     def subchannel_changed(self, subchannel: Subchannel, state: ConnectivityState) -> None:
-        """A subchannel has come to a state; changes are told in order, so it may have moved on since."""
+        """A subchannel has come to a state; changes are told in order, so it may have moved on since.
+
+        Args:
+            subchannel: one that this policy has asked for.
+            state: what it has come to.
+        """
 
     def resolver_failed(self, error: Exception) -> None:  # noqa: B027 # not all care
         """The resolver has failed, after it had published endpoints. Mostly these are as good as before.

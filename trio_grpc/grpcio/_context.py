@@ -75,6 +75,11 @@ class GrpcioContext(Facts):
     ) -> NoReturn:
         """End the RPC with this status, which stands whatever happens to the exception.
 
+        Args:
+            code: the status code, not OK.
+            details: a text for developers.
+            trailing_metadata: sent with the status, beside what was set before.
+
         Raises:
             grpc.aio.AbortError: always.
             ValueError: the code is OK, or there is no such code.

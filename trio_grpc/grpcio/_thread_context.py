@@ -76,6 +76,10 @@ class GrpcioThreadContext(Facts):
     def abort(self, code: grpc.StatusCode, details: str) -> NoReturn:
         """End the RPC with this status, which stands whatever happens to the exception.
 
+        Args:
+            code: the status code, not OK.
+            details: a text for developers.
+
         Raises:
             RpcError: always.
             ValueError: the code is OK, or there is no such code.

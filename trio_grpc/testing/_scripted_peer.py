@@ -209,12 +209,22 @@ class ScriptedPeer:
 
     @classmethod
     def client(cls, stream: trio.abc.Stream, *, auto_ack: bool = True) -> ScriptedPeer:
-        """Play the client, against a server."""
+        """Play the client, against a server.
+
+        Args:
+            stream: the byte stream to the other end.
+            auto_ack: answer PING and SETTINGS of the other end by itself.
+        """
         return cls(stream, Side.CLIENT, auto_ack=auto_ack)
 
     @classmethod
     def server(cls, stream: trio.abc.Stream, *, auto_ack: bool = True) -> ScriptedPeer:
-        """Play the server, against a client."""
+        """Play the server, against a client.
+
+        Args:
+            stream: the byte stream to the other end.
+            auto_ack: answer PING and SETTINGS of the other end by itself.
+        """
         return cls(stream, Side.SERVER, auto_ack=auto_ack)
 
     async def __aenter__(self) -> ScriptedPeer:
@@ -251,7 +261,14 @@ class ScriptedPeer:
             await self.stream.send_all(data)
 
     async def send_frame(self, frame_type: int, flags: int, stream_id: int, payload: bytes = b"") -> None:
-        """Send a frame of any kind, right or wrong."""
+        """Send a frame of any kind, right or wrong.
+
+        Args:
+            frame_type: its type, as on the wire.
+            flags: its flags.
+            stream_id: the stream's number.
+            payload: what comes behind the nine bytes of its head.
+        """
         await self.send_raw(frames.frame(frame_type, flags, stream_id, payload))
 
     async def send_preface(self, settings: Mapping[int, int] | None = None) -> None:
@@ -325,12 +342,24 @@ class ScriptedPeer:
         *,
         end_stream: bool = False,
     ) -> None:
-        """Send the headers of a gRPC request, ``metadata`` after the usual fields."""
+        """Send the headers of a gRPC request, ``metadata`` after the usual fields.
+
+        Args:
+            stream_id: the stream's number.
+            path: ``/service/method``.
+            metadata: further fields.
+            end_stream: set END_STREAM.
+        """
         head = request_template(path, "localhost", "http", "scripted-peer")
         await self.send_headers(stream_id, (*head, *metadata), end_stream=end_stream)
 
     async def send_response(self, stream_id: int, metadata: Iterable[tuple[str | bytes, str | bytes]] = ()) -> None:
-        """Send the headers of a gRPC response, ``metadata`` after the usual fields."""
+        """Send the headers of a gRPC response, ``metadata`` after the usual fields.
+
+        Args:
+            stream_id: the stream's number.
+            metadata: further fields.
+        """
         await self.send_headers(stream_id, (*response_fields(), *metadata))
 
     async def send_trailers(
@@ -341,11 +370,24 @@ class ScriptedPeer:
         *,
         end_stream: bool = True,
     ) -> None:
-        """Send the trailers that end a gRPC response."""
+        """Send the trailers that end a gRPC response.
+
+        Args:
+            stream_id: the stream's number.
+            code: the status code.
+            message: its text.
+            end_stream: set END_STREAM.
+        """
         await self.send_headers(stream_id, trailer_fields(code, message), end_stream=end_stream)
 
     async def send_trailers_only(self, stream_id: int, code: StatusCode, message: str = "") -> None:
-        """Send a whole gRPC response that has no message, in one header block."""
+        """Send a whole gRPC response that has no message, in one header block.
+
+        Args:
+            stream_id: the stream's number.
+            code: the status code.
+            message: its text.
+        """
         await self.send_headers(stream_id, trailers_only_fields(code, message), end_stream=True)
 
     async def send_data(
@@ -368,25 +410,53 @@ class ScriptedPeer:
     async def send_message(
         self, stream_id: int, message: bytes, *, compressed: bool = False, end_stream: bool = False
     ) -> None:
-        """Send one gRPC message behind its prefix, in one DATA frame."""
+        """Send one gRPC message behind its prefix, in one DATA frame.
+
+        Args:
+            stream_id: the stream's number.
+            message: its bytes, without the prefix.
+            compressed: what the prefix says.
+            end_stream: set END_STREAM.
+        """
         await self.send_data(stream_id, frame_message(message, compressed), end_stream=end_stream)
 
     async def send_rst_stream(self, stream_id: int, error_code: int) -> None:
-        """Send RST_STREAM."""
+        """Send RST_STREAM.
+
+        Args:
+            stream_id: the stream's number.
+            error_code: one of `ErrorCode`, or any number.
+        """
         await self.send_raw(frames.rst_stream(stream_id, error_code))
 
     async def send_ping(self, payload: bytes = bytes(8), *, ack: bool = False) -> None:
-        """Send PING, or the answer to one."""
+        """Send PING, or the answer to one.
+
+        Args:
+            payload: eight bytes.
+            ack: whether it is an answer.
+        """
         await self.send_frame(frames.PING, frames.ACK if ack else 0, 0, payload)
 
     async def send_goaway(
         self, last_stream_id: int, error_code: int = ErrorCode.NO_ERROR, debug_data: bytes = b""
     ) -> None:
-        """Send GOAWAY."""
+        """Send GOAWAY.
+
+        Args:
+            last_stream_id: the highest stream that was or will be worked on.
+            error_code: one of `ErrorCode`, or any number.
+            debug_data: a text for whoever reads logs.
+        """
         await self.send_raw(frames.goaway(last_stream_id, error_code, debug_data))
 
     async def send_window_update(self, stream_id: int, increment: int) -> None:
-        """Send WINDOW_UPDATE; stream 0 is the connection."""
+        """Send WINDOW_UPDATE; stream 0 is the connection.
+
+        Args:
+            stream_id: the stream's number, 0 for the connection.
+            increment: bytes of credit.
+        """
         await self.send_raw(frames.window_update(stream_id, increment))
 
     # -- receiving
