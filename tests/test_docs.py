@@ -1353,7 +1353,7 @@ def look_up(name: str, argument: str) -> None:
 def test_our_names_in_the_tables_exist(name: str) -> None:
     for theirs, ours, note in rows(name)[1:]:
         found = names_in([ours], "trio_grpc", "trio")
-        assert found or ours in {"–", "trio_grpc"}, theirs
+        assert found or ours in {"\N{EN DASH}", "trio_grpc"}, theirs
         for known in found | names_in([note], "trio_grpc", "trio"):
             look_up(*known)
 

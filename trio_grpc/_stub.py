@@ -155,8 +155,11 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
 
         Args:
             request: the message to send.
-            timeout, metadata, wait_for_ready, compression, credentials: as for the awaited call; ``timeout`` belongs to
-                the call, not to the block's body.
+            timeout: seconds for the call, not for the block's body; None for no deadline of its own.
+            metadata: sent with the request.
+            wait_for_ready: as for the awaited call.
+            compression: as for the awaited call.
+            credentials: as for the awaited call.
 
         Raises:
             RpcError: RESOURCE_EXHAUSTED, the request is over ``max_send_message_length``.
@@ -313,8 +316,11 @@ class StreamUnaryMethod(_Method[RequestT, ResponseT]):
         """Return a call object, to be entered with ``async with``: `send`, `done_sending`, then `receive` the reply.
 
         Args:
-            timeout, metadata, wait_for_ready, compression, credentials: as for the awaited call; ``timeout`` belongs to
-                the call, not to the block's body.
+            timeout: seconds for the call, not for the block's body; None for no deadline of its own.
+            metadata: sent with the request.
+            wait_for_ready: as for the awaited call.
+            compression: as for the awaited call.
+            credentials: as for the awaited call.
 
         Raises:
             TypeError, ValueError: an argument is malformed.
