@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+import trio
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError
 
 from trio_grpc._channel import Channel
 from trio_grpc._metadata import MetadataLike
@@ -67,7 +69,10 @@ class ReflectionClient:
 
         def take(answered: Sequence[bytes]) -> None:
             for data in answered:
-                file = descriptor_pb2.FileDescriptorProto.FromString(data)
+                try:
+                    file = descriptor_pb2.FileDescriptorProto.FromString(data)
+                except (DecodeError, UnicodeDecodeError) as error:  # the pure-Python protobuf raises the latter
+                    raise ValueError(f"the server's reflection gave what is no file: {error}") from error
                 files.setdefault(file.name, file)
             if len(files) > _MOST_FILES:
                 raise ValueError(f"the server's reflection gave more than {_MOST_FILES} files for one symbol")
@@ -120,9 +125,16 @@ class ReflectionClient:
 
     async def _converse(self, stub: Any, messages: Any, question: dict[str, str]) -> Any:
         async with stub(self._channel).ServerReflectionInfo(timeout=self._timeout, metadata=self._metadata) as call:
-            await call.send(messages.ServerReflectionRequest(**question))
-            await call.done_sending()
-            answer = await call.receive()
+            try:
+                await call.send(messages.ServerReflectionRequest(**question))
+                await call.done_sending()
+            except trio.BrokenResourceError:
+                # The call has ended, and `receive` knows how.
+                pass
+            try:
+                answer = await call.receive()
+            except trio.EndOfChannel as end:
+                raise RpcError(StatusCode.INTERNAL, "the server's reflection gave no answer") from end
             async for _ in call:
                 # Its status is part of the answer.
                 pass
