@@ -12,6 +12,9 @@ import trio.testing
 from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 from google.protobuf import json_format
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import ListValue, Value
+from google.protobuf.wrappers_pb2 import BoolValue
 
 from tests.behaviour.scripted import ScriptedServer
 from tests.echo_service import Echo
@@ -93,6 +96,33 @@ class TestJson:
             codec.encoder(object)(float("nan"))
         with pytest.raises(TypeError, match="not JSON serializable"):
             codec.encoder(object)(b"bytes")
+
+    @pytest.mark.parametrize("data", [b"NaN", b'{"a": NaN}', b"[Infinity]", b"-Infinity"])
+    def test_numbers_that_json_does_not_have_are_not_read_either(self, data: bytes) -> None:
+        with pytest.raises(ValueError, match=r"^(NaN|-?Infinity) is no JSON$"):
+            JsonCodec().decoder(object)(data)
+
+    def test_values_are_utf_8(self) -> None:
+        decode = JsonCodec().decoder(object)
+        assert decode("\ufeff{}".encode()) == {}
+        with pytest.raises(UnicodeDecodeError):
+            decode('"ä"'.encode("utf-16"))
+
+    @pytest.mark.parametrize("data", [b"", b" ", b"[]", b"null", b"5", b'"x"'])
+    def test_a_message_is_an_object(self, data: bytes) -> None:
+        with pytest.raises(ValueError, match="^that is no JSON object$"):
+            JsonCodec().decoder(EchoRequest)(data)
+        assert JsonCodec().decoder(EchoRequest)(b' \n{"count": 1}') == EchoRequest(count=1)
+
+    def test_some_of_protobufs_own_messages_are_no_objects(self) -> None:
+        codec = JsonCodec()
+        for message, data in (
+            (Duration(seconds=5), b'"5s"'),
+            (BoolValue(value=True), b"true"),
+            (ListValue(values=[Value(null_value=0)]), b"[null]"),  # type: ignore[arg-type]
+        ):
+            assert codec.encoder(type(message))(message) == data
+            assert codec.decoder(type(message))(data) == message
 
     def test_unknown_fields(self) -> None:
         data = b'{"text": "x", "more": 1}'

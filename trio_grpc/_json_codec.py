@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -69,10 +69,15 @@ class JsonCodec:
     def decoder(self, message_type: type[Any], /) -> Callable[[bytes], Any]:
         """Return the function that reads messages of this type; it raises where the bytes are no such message."""
         if not _is_message_class(message_type):
-            return json.loads
+            return _read_plain
         ignore_unknown_fields = self._ignore_unknown_fields
+        # Some of protobuf's own types are written as a text, a number, a list or null.
+        is_object = not message_type.DESCRIPTOR.full_name.startswith("google.protobuf.")
 
         def decode(data: bytes) -> Any:
+            if is_object and data.lstrip()[:1] != b"{":
+                # json_format takes an empty list, too.
+                raise ValueError("that is no JSON object")
             return json_format.Parse(data, message_type(), ignore_unknown_fields=ignore_unknown_fields)
 
         return decode
@@ -80,6 +85,19 @@ class JsonCodec:
 
 def _is_message_class(message_type: object) -> bool:
     return isinstance(message_type, type) and issubclass(message_type, Message)
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
+#: RFC 8259, 6: what Python reads beyond it could not be sent on.
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
+
+
+def _read_plain(data: bytes) -> Any:
+    # RFC 8259, 8.1: UTF-8, and the mark that some begin it with may be ignored.
+    return _DECODER.decode(data.decode("utf-8-sig"))
 
 
 def _write_plain(message: Any) -> bytes:
