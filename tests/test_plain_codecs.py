@@ -110,7 +110,7 @@ class TestJson:
 
     @pytest.mark.parametrize("data", [b"", b" ", b"[]", b"null", b"5", b'"x"'])
     def test_a_message_is_an_object(self, data: bytes) -> None:
-        with pytest.raises(ValueError, match="^that is no JSON object$"):
+        with pytest.raises(ValueError, match=r"^that is no JSON object$"):
             JsonCodec().decoder(EchoRequest)(data)
         assert JsonCodec().decoder(EchoRequest)(b' \n{"count": 1}') == EchoRequest(count=1)
 
