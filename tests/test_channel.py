@@ -1077,4 +1077,6 @@ def test_a_channel_that_cannot_be_made_goes_away_without_noise() -> None:
     wrong: Any = "often"
     with pytest.raises(TypeError, match="keepalive"):
         trio_grpc.open_channel(nowhere, keepalive=wrong)
+    with pytest.raises(TypeError, match="missing"):
+        trio_grpc.Channel("localhost:1")  # type: ignore[call-arg]
     gc.collect()

@@ -93,6 +93,9 @@ class Channel:
         limits: what its connections accept, and what calls may send.
     """
 
+    # Of the class: `__del__` looks at it also where `__init__` was called in a wrong way.
+    _entered = False
+
     def __init__(
         self,
         target: Target,
@@ -117,8 +120,6 @@ class Channel:
         retries: bool,
         make_method: Callable[[Channel, Method[Any, Any]], Any],
     ) -> None:
-        # Before anything can fail: `__del__` looks at it.
-        self._entered = False
         if keepalive is not None:
             check_kind("keepalive", keepalive, Keepalive, " or None")
         if ssl_context is not None:
