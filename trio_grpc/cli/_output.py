@@ -69,7 +69,7 @@ def _must_escape(value: Any) -> bool:
     """Return whether JSON must do without some characters as they are."""
     text = json.dumps(value, ensure_ascii=False)
     try:
-        text.encode(sys.stdout.encoding)
+        text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         return True
     return printable(text) != text
