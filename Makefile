@@ -74,7 +74,7 @@ h2spec: env  ## the HTTP/2 conformance suite against our server, plaintext and T
 interop-proxies: env  ## the same cases through nginx, haproxy, nghttpx, Envoy, Caddy and Traefik
 	$(BIN)/python -m tests.interop.standard.proxies $(ARGS)
 
-interop-services: env  ## health and reflection asked by grpcurl, buf, grpc_health_probe and grpcio
+interop-services: env  ## health, reflection and channelz asked by grpcurl, buf, grpc_health_probe and grpcio
 	$(BIN)/python -m tests.interop.services $(ARGS)
 
 simulation: env  ## an hour of 200 backends and 50 clients in virtual time, with all that can go wrong (ARGS="--seed 2")

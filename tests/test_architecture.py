@@ -38,7 +38,8 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         # words that everything uses
         """
         _metadata _transport.frames _transport.side _transport.allocator _transport.waking _transport.timers
-        _deadline _version _private_pool _compressors _lone_exception _cancellation _tls_info
+        _deadline _version _private_pool _compressors _lone_exception _cancellation _tls_info _call_counts _event_log
+        _registry
         """,
         "_status _zstd",
         "_codec _compression",
@@ -106,6 +107,11 @@ FLOORS: tuple[frozenset[str], ...] = tuple(
         "grpcio._servicers",
         "grpcio",
         # the standard services
+        "channelz._v1",
+        "channelz._sockets",
+        "channelz._views",
+        "channelz._servicer",
+        "channelz",
         "health._v1 health._servicer reflection._v1 reflection._v1alpha reflection._catalogue orca._v3",
         "health reflection._servicers reflection._client orca._metrics",
         "orca._reporter orca._servicer",

@@ -31,6 +31,7 @@ import trustme
 from google.protobuf import descriptor_pb2
 
 import trio_grpc.call_log
+import trio_grpc.channelz
 import trio_grpc.grpcio
 import trio_grpc.health
 import trio_grpc.opentelemetry
@@ -1522,6 +1523,7 @@ async def test_coming_from_grpc_aio_at_most(modules: dict[str, Any], autojump_cl
     [
         trio_grpc,
         trio_grpc.call_log,
+        trio_grpc.channelz,
         trio_grpc.grpcio,
         trio_grpc.health,
         trio_grpc.opentelemetry,
@@ -1741,3 +1743,45 @@ async def test_grpcio(
                 await names["GreeterStub"](channel).Greet(names["Name"]())
             assert info.value.code is trio_grpc.StatusCode.INVALID_ARGUMENT
         nursery.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# channelz.md
+
+
+async def test_channelz(modules: dict[str, Any], autojump_clock: trio.testing.MockClock) -> None:
+    namespace = execute("channelz.md", modules)
+
+    async def refuse() -> trio.abc.Stream:
+        raise OSError("nobody is there")
+
+    async with open_channel_pair(trio_grpc.channelz.ChannelzServicer()) as (admin, _):
+        channelz = trio_grpc.channelz.ChannelzStub(admin)
+        async with contextlib.AsyncExitStack() as stack:
+            # More than a page of them.
+            for number in range(120):
+                channel = await stack.enter_async_context(trio_grpc.open_channel(refuse))
+                if number in (5, 115):
+                    with trio.move_on_after(0.5):
+                        await channel.wait_ready()
+            troubles = await namespace["find_trouble"](channelz)
+        assert len(troubles) == 2
+        for name, text in troubles:
+            assert "refuse" in name
+            assert text.endswith("nobody is there")
+        assert await namespace["find_trouble"](channelz) == []
+
+
+async def test_channelz_for_operators(modules: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = execute("channelz.md", modules)
+    served: list[Any] = []
+
+    async def serve(servicers: Any, address: str, *, task_status: trio.TaskStatus[None]) -> None:
+        served.extend([*servicers, address])
+        task_status.started()
+
+    monkeypatch.setattr(trio_grpc, "serve", serve)
+    async with trio.open_nursery() as nursery:
+        await namespace["serve_for_operators"](nursery)
+    assert isinstance(served[0], trio_grpc.channelz.ChannelzServicer)
+    assert served[1:] == ["127.0.0.1:50052"]

@@ -139,7 +139,7 @@ class Request:
             if attempt is not None:
                 attempt._end(StatusCode.CANCELLED)
             info._drop()
-            connection.table.leave(0)
+            connection.table.give_back()
             return None
         if self.deadline < inf:
             fields = with_timeout(fields, self.deadline, trio.current_time())

@@ -28,6 +28,9 @@ from trio_grpc._transport.header_codec import Field
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.timers import call_at
 
+#: An attribute of an enum is dear to look up.
+_OK = StatusCode.OK
+
 #: `run_unary` or `run_configured`.
 RunUnary = Callable[..., Coroutine[Any, Any, Stream]]
 
@@ -114,7 +117,7 @@ async def run_unary(
             await _wait_in_time(stream, now, deadline, expires, timeout)
         outcome = stream.outcome
         assert outcome is not None
-        if outcome.code is StatusCode.OK:
+        if outcome.code is _OK:
             if retries is not None:
                 retries.succeeded()
             return stream
@@ -185,7 +188,7 @@ async def _run_hedged(attempts: Attempts, expires: float, timeout: float | None)
         raise _time_is_over(channel, timeout, attempts.last)
     outcome = attempts.outcome
     assert outcome is not None
-    if outcome.code is StatusCode.OK:
+    if outcome.code is _OK:
         assert attempts.live is not None
         return attempts.live
     if channel.closed:

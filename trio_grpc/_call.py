@@ -42,6 +42,9 @@ from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.stream import Outcome, Stream
 from trio_grpc._transport.timers import Timer, call_at
 
+#: An attribute of an enum is dear to look up.
+_OK = StatusCode.OK
+
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
@@ -246,6 +249,16 @@ class Call(Generic[RequestT, ResponseT]):
     async def __aenter__(self: CallT) -> CallT:  # noqa: PYI019 # typing.Self is 3.11's
         if self._stream is not None or self._closed:
             raise RuntimeError("a call can be entered only once")
+        calls = self._factory.channel._calls
+        calls.started += 1
+        try:
+            await self._enter()
+        except BaseException:
+            calls.failed += 1
+            raise
+        return self
+
+    async def _enter(self) -> None:
         # Ambient scopes may still move (watchdogs, nursery.start): only what is fixed goes on the wire.
         deadline = _inherited_deadline()
         began: float | None = None
@@ -258,7 +271,7 @@ class Call(Generic[RequestT, ResponseT]):
             self._timeout = self._factory.choose_timeout(self._timeout)
         if self._timeout is None:
             await self._open(deadline)
-            return self
+            return
         expires = self._timeout + (trio.current_time() if began is None else began)
         stream: CallStream | None = None
         with trio.CancelScope(deadline=expires):
@@ -267,7 +280,6 @@ class Call(Generic[RequestT, ResponseT]):
             raise deadline_error(self._factory.channel, DEADLINE_EXCEEDED, begun=False)
         self._deadline = min(deadline, expires)
         self._timer = call_at(expires, partial(expire, stream, DEADLINE_EXCEEDED))
-        return self
 
     async def _open(self, deadline: float) -> CallStream:
         """Queue the request headers; the server's answer is awaited by others (a server may wait for our messages)."""
@@ -299,7 +311,7 @@ class Call(Generic[RequestT, ResponseT]):
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _close(self) -> None:
-        self._closed = True
+        closed, self._closed = self._closed, True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -308,6 +320,8 @@ class Call(Generic[RequestT, ResponseT]):
             if stream.outcome is None or not stream.left_table:
                 stream.cancel("call closed")
             stream.discard_incoming()
+            if not closed and self.status is not _OK:
+                self._factory.channel._calls.failed += 1
 
     def cancel(self) -> None:
         """Give the call up now: RST_STREAM(CANCEL) goes out, operations on it raise `trio.ClosedResourceError`."""
@@ -396,7 +410,7 @@ class Call(Generic[RequestT, ResponseT]):
         assert outcome is not None
         if self._closed:
             raise trio.ClosedResourceError("call closed")
-        if outcome.code is not StatusCode.OK:
+        if outcome.code is not _OK:
             raise outcome_error(outcome, stream, self._deadline)
 
 

@@ -28,14 +28,18 @@ from trio_grpc._balancing.resolver import Resolver
 from trio_grpc._balancing.service_config import UNRESOLVED, ServiceConfig, ServiceConfigLike, to_service_config
 from trio_grpc._balancing.subchannel import CONNECT_TIMEOUT
 from trio_grpc._balancing.target import DEFAULT_PORT, TcpTarget
+from trio_grpc._call_counts import CallCounts
 from trio_grpc._codec import Codec
 from trio_grpc._compression import Compression, accept_encoding, compression_name
 from trio_grpc._credentials import Attacher, CallCredentialsLike
+from trio_grpc._event_log import EventLog
 from trio_grpc._interceptors import ClientInterceptor, check_interceptors
 from trio_grpc._metadata import MetadataLike, encode_metadata
 from trio_grpc._method import Cardinality, Method
 from trio_grpc._options import Keepalive, Limits, check_ascii, check_async_callable, check_kind, check_text, name_of
 from trio_grpc._plain_codecs import FunctionCodec
+from trio_grpc._registry import channels as open_channels
+from trio_grpc._registry import new_id
 from trio_grpc._retry import RetryThrottle
 from trio_grpc._transport.byte_stream import wrap
 from trio_grpc._transport.connection import FAREWELL_TIME, Connection
@@ -168,6 +172,10 @@ class Channel:
         #: Bytes that calls keep to send them again.
         self._retry_bytes = 0
         self._retries = check_kind("retries", retries, bool)
+        self._id: int = new_id()
+        self._events = EventLog()
+        #: ``succeeded`` without those on subchannels that there are: an attempt that succeeds is a call that does.
+        self._calls: CallCounts = CallCounts()
         self._services = ServiceNursery(self._farewell, 2 * FAREWELL_TIME)
         self._balancer = Balancer(
             name,
@@ -180,6 +188,8 @@ class Channel:
             idle_timeout=_check_idle_timeout(idle_timeout),
             default_config=default_config,
             on_config=self._use_config,
+            events=self._events,
+            calls=self._calls,
         )
         #: Put between each connection and its bytes, above TLS: for those who look at frames.
         self._tap: Callable[[trio.abc.Stream], trio.abc.Stream] | None = None
@@ -195,6 +205,7 @@ class Channel:
             raise RuntimeError("a channel can be entered only once")
         self._entered = True
         await self._services.__aenter__()
+        open_channels.enter(self._id, self)
         self._timer_task = keep_task()
         return self
 
@@ -206,7 +217,10 @@ class Channel:
     ) -> None:
         self._services.closing = True
         self._timer_task.cancel()
-        await self._services.__aexit__(exc_type, exc_value, traceback)
+        try:
+            await self._services.__aexit__(exc_type, exc_value, traceback)
+        finally:
+            open_channels.leave(self._id)
 
     async def aclose(self) -> None:
         """Close early: end all calls with `trio.ClosedResourceError`, say goodbye, wait for the connections to end.

@@ -17,8 +17,10 @@ import attrs
 import trio
 
 from trio_grpc._balancing.target import UnixTarget, parse_target
+from trio_grpc._call_counts import CallCounts, since_epoch
 from trio_grpc._codec import Codec, choose_codec
 from trio_grpc._compression import Compression, accept_encoding, get_compressor
+from trio_grpc._event_log import EventLog
 from trio_grpc._generic_handlers import GenericHandlers
 from trio_grpc._generic_servicer import GenericServicer
 from trio_grpc._handler_pool import HandlerPool
@@ -35,6 +37,8 @@ from trio_grpc._options import (
     check_timeout,
     option_or_default,
 )
+from trio_grpc._registry import new_id
+from trio_grpc._registry import servers as open_servers
 from trio_grpc._servicer import (
     MethodHandler,
     ServerInterceptor,
@@ -115,6 +119,11 @@ class Server:
         self._servicers = servicers
         #: What is asked where `_handlers` has nothing, None where nobody is.
         self._generic: GenericHandlers | None = generic
+        self._id: int = new_id()
+        self._calls = CallCounts()
+        self._events = EventLog()
+        #: What it listens on, by ids.
+        self._listener_ids = {new_id(): listener for listener in listeners}
         self._connections: dict[Connection, HandlerPool] = {}
         self._accepting = trio.CancelScope()
         self._draining = False
@@ -142,6 +151,8 @@ class Server:
 
     async def run(self) -> None:
         """Serve until cancelled or drained."""
+        self._events.add(f"listening on {', '.join(self.addresses)}")
+        open_servers.enter(self._id, self)
         try:
             # Ctrl-C and a listener that breaks come out as what they are, not in the groups of our two nurseries.
             with unwrapped():
@@ -153,6 +164,7 @@ class Server:
                                 accepting.start_soon(self._accept, listener, nursery)
         finally:
             await _close(self._listeners, self._socket_files)
+            open_servers.leave(self._id)
             self._drained.set()
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
@@ -223,6 +235,7 @@ class Server:
             lifetime=self._connection_lifetime,
             tls=tls_info(stream),
         )
+        connection.table.calls = self._calls
         self._connections[connection] = pool
         # Reader and writer outlive the handlers, so that a `finally` in a handler can still answer its call.
         service = self._services.start_soon(connection.run, name=f"connection from {peer}")
@@ -241,6 +254,8 @@ class Server:
                     service.cancel()
                     await connection.closed.wait()
                     del self._connections[connection]
+                    self._calls.started += connection.table.opened
+                    self._calls.started_at(since_epoch(connection.reader.last_opened))
 
     def _start_rpc(self, pool: HandlerPool, stream: Stream) -> None:
         """Find the handler of a new stream and start it, or refuse the stream. Called by the reader: never blocks."""
@@ -296,6 +311,7 @@ class Server:
             self._grace_scope.deadline = min(self._grace_scope.deadline, trio.current_time() + max(grace, 0))
         if not self._draining:
             self._draining = True
+            self._events.add("draining")
             self._tell_servicers()
             self._accepting.cancel()
             for handshake in tuple(self._handshakes):
@@ -446,7 +462,7 @@ async def serve_prepared(
         for one in wanted:
             if isinstance(one, trio.abc.Listener):
                 listeners.append(one)
-                addresses.append(_listener_name(one))
+                addresses.append(listener_name(one))
                 continue
             target = parse_target(one, default_port=None)
             with errors_name(one):
@@ -459,7 +475,7 @@ async def serve_prepared(
                 else:
                     opened = await trio.open_tcp_listeners(target.port, host=target.host)
                     listeners.extend(opened)
-                    addresses.extend(_listener_name(listener) for listener in opened)
+                    addresses.extend(listener_name(listener) for listener in opened)
     except BaseException:
         await _close(listeners, socket_files)
         raise
@@ -559,7 +575,7 @@ def _remove_stale(path: str) -> None:
             return
 
 
-def _listener_name(listener: Listener) -> str:
+def listener_name(listener: Listener) -> str:
     if isinstance(listener, trio.SocketListener):
         return socket_name(listener.socket.getsockname())
     return getattr(listener, "name", None) or type(listener).__name__

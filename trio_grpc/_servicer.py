@@ -26,7 +26,7 @@ from trio_grpc._options import Limits
 from trio_grpc._status import RpcError, StatusCode
 from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport.frames import ErrorCode
-from trio_grpc._transport.header_codec import NO_TEMPLATE, Field, HeaderTemplate
+from trio_grpc._transport.header_codec import Field, HeaderTemplate
 from trio_grpc._transport.headers import (
     content_type_of,
     fit_status,
@@ -416,7 +416,7 @@ class ServicerContext(Generic[ResponseT_contra]):
         if self._added_metadata:
             metadata = [*metadata, *self._added_metadata]
         fields = fit_status(make, error.code, error.message, details, metadata, stream.peer_header_list_limit)
-        stream.finish(NO_TEMPLATE, fields, alone=True)
+        stream.fail(fields, alone=True)
 
 
 Handler = Callable[[Any, ServicerContext[Any]], Any]

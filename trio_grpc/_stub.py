@@ -137,7 +137,13 @@ class UnaryUnaryMethod(_Method[RequestT, ResponseT]):
         fields = encode_metadata(metadata) if metadata is not None else _NO_FIELDS
         if wait_for_ready is not None:
             check_kind("wait_for_ready", wait_for_ready, bool, " or None")
-        stream = await run(factory, data, compressed, encoding, fields, wait_for_ready, timeout)
+        calls = factory.channel._calls
+        calls.started += 1
+        try:
+            stream = await run(factory, data, compressed, encoding, fields, wait_for_ready, timeout)
+        except BaseException:
+            calls.failed += 1
+            raise
         return reply_of(factory, stream)
 
     def open(
@@ -438,7 +444,15 @@ class InterceptedUnaryUnaryMethod(UnaryUnaryMethod[RequestT, ResponseT]):
         data, compressed = factory.serialize(call.request, encoding)
         fields = call._wire_metadata()
         timeout = None if call._deadline == inf else call._seconds
-        stream = await run(factory, data, compressed, encoding, fields, call.wait_for_ready, timeout, call._deadline)
+        calls = factory.channel._calls
+        calls.started += 1
+        try:
+            stream = await run(
+                factory, data, compressed, encoding, fields, call.wait_for_ready, timeout, call._deadline
+            )
+        except BaseException:
+            calls.failed += 1
+            raise
         call._origin = stream
         call.reply = reply_of(factory, stream)
 

@@ -69,6 +69,7 @@ class Bench:
     Attributes:
         history: the states that were told.
         moves: the connections for new calls that were told.
+        gone: how often it was told that there is nothing left of it.
     """
 
     def __init__(self, services: ServiceNursery) -> None:
@@ -76,6 +77,7 @@ class Bench:
         self.attempts: list[float] = []
         self.history: list[State] = []
         self.moves: list[Any] = []
+        self.gone: list[Subchannel] = []
         self.dial: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self.speaks = True
         self.limit = 100
@@ -87,6 +89,7 @@ class Bench:
             Backoff(jitter=0),
             on_change=lambda _, state: self.history.append(state),
             on_move=lambda subchannel: self.moves.append(subchannel._connection),
+            on_gone=self.gone.append,
             request_head=no_calls,
             connections=self.live,
             label="backend",

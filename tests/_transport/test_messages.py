@@ -22,7 +22,7 @@ from trio_grpc._transport.messages import (
 )
 
 
-def feed(assembler: MessageAssembler, *payloads: bytes) -> list[bool]:
+def feed(assembler: MessageAssembler, *payloads: bytes) -> list[int]:
     return [assembler.feed(payload, 0, len(payload)) for payload in payloads]
 
 
@@ -36,7 +36,7 @@ def test_the_prefix_is_a_flag_and_a_length() -> None:
 
 def test_a_message_in_one_payload() -> None:
     assembler = MessageAssembler(100)
-    assert feed(assembler, frame_message(b"hello")) == [True]
+    assert feed(assembler, frame_message(b"hello")) == [1]
     assert list(assembler.messages) == [b"hello"]
     assert not assembler.mid_message
 
@@ -51,10 +51,10 @@ def test_only_the_bytes_between_start_and_end_count() -> None:
 
 def test_several_messages_and_a_beginning_in_one_payload() -> None:
     assembler = MessageAssembler(100)
-    assert feed(assembler, frame_message(b"a") + frame_message(b"") + frame_message(b"bcd")[:7]) == [True]
+    assert feed(assembler, frame_message(b"a") + frame_message(b"") + frame_message(b"bcd")[:7]) == [2]
     assert list(assembler.messages) == [b"a", b""]
     assert (assembler.missing, assembler.mid_message) == (1, True)
-    assert feed(assembler, b"d" + frame_message(b"e")) == [True]
+    assert feed(assembler, b"d" + frame_message(b"e")) == [2]
     assert list(assembler.messages) == [b"a", b"", b"bcd", b"e"]
 
 
@@ -62,7 +62,7 @@ def test_byte_by_byte() -> None:
     assembler = MessageAssembler(100)
     data = frame_message(b"ab") + frame_message(b"") + frame_message(b"c")
     complete = feed(assembler, *(data[at : at + 1] for at in range(len(data))))
-    assert complete == [False] * 6 + [True] + [False] * 4 + [True] + [False] * 5 + [True]
+    assert complete == [0] * 6 + [1] + [0] * 4 + [1] + [0] * 5 + [1]
     assert list(assembler.messages) == [b"ab", b"", b"c"]
 
 
@@ -99,7 +99,7 @@ def test_a_bad_flag_is_found_also_in_a_cut_prefix() -> None:
 
 def test_the_limit_is_judged_at_the_prefix() -> None:
     assembler = MessageAssembler(100)
-    assert feed(assembler, frame_message(b"x" * 100)) == [True]
+    assert feed(assembler, frame_message(b"x" * 100)) == [1]
     with pytest.raises(
         MessageTooLarge, match=r"101 bytes is over the limit of 100 bytes .*max_receive_message_length"
     ) as e:
@@ -157,7 +157,7 @@ def test_discarding_forgets_everything_and_counts_it() -> None:
     assert not assembler.mid_message
     feed(assembler, b"\0\0")
     assert assembler.discard() == 2
-    assert feed(assembler, frame_message(b"new")) == [True]
+    assert feed(assembler, frame_message(b"new")) == [1]
     assert list(assembler.messages) == [b"new"]
 
 
@@ -168,11 +168,11 @@ def test_the_prefix_length_is_what_struct_says() -> None:
 def test_an_announced_length_must_be_reached_and_not_exceeded() -> None:
     data = frame_message(b"abc")
     assembler = MeasuredAssembler(MessageAssembler(100), 2 * len(data))
-    assert feed(assembler, data) == [True]
+    assert feed(assembler, data) == [1]
     # Between two messages, and still in the middle.
     assert assembler.mid_message
     assert assembler.short
-    assert feed(assembler, data) == [True]
+    assert feed(assembler, data) == [1]
     assert not assembler.mid_message
     with pytest.raises(WrongLength):
         feed(assembler, b"\0")

@@ -420,14 +420,14 @@ def test_bandwidth_is_probed_while_bulk_data_comes_in() -> None:
     pong = frames.frame(frames.PING, frames.ACK, 0, BANDWIDTH_PING)
     bench.read(bench.headers(1) + data(1, b"\0\0\0\0\0"))
     assert bench.raw() == []
-    bench.reader._now = 1.0
+    bench.reader.last_read = 1.0
     bench.read(data(1, b"\0\0\xff\0\0" + bytes(40_000)))
     assert ping in bench.raw()
     # One probe at a time.
     bench.read(data(1, bytes(20_000)))
     assert ping not in bench.raw()
     before = bench.connection.incoming.stream_target
-    bench.reader._now = 1.01
+    bench.reader.last_read = 1.01
     bench.read(pong)
     assert bench.connection.incoming.stream_target == 2 * 60_005 > before
     # One that nobody asked for changes nothing.

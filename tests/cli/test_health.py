@@ -39,6 +39,15 @@ def test_a_server_without_the_service_is_the_code_of_unimplemented(command: Comm
         assert "has no reflection: describe the service with --proto FILE or --descriptors FILE" in done.err
 
 
+def test_channelz_is_served_where_it_is_asked_for(command: CommandLine, tmp_path: Path) -> None:
+    with serving(tmp_path / "socket", "tests.cli.served:several") as target:
+        assert "grpc.channelz.v1.Channelz" not in command("list", target).out
+    with serving(tmp_path / "other", "tests.cli.served:several", "--channelz") as target:
+        done = command("call", target, "grpc.channelz.v1.Channelz/GetServers", "--json")
+        assert done.code == 0
+        assert "listening on unix:" in done.out
+
+
 def test_watch_tells_of_each_change_until_ctrl_c(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     server = start("serve", "tests.cli.served:Served", "--address", f"unix:{path}")

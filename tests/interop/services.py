@@ -1,8 +1,8 @@
 """The standard services under real clients: `python -m tests.interop.services` (what `make interop-services` runs).
 
-Health and reflection of a server of ours, asked by grpcurl, ``buf curl``, grpc_health_probe and grpcio, in plaintext
-and over TLS. Tools that are missing are installed like the interop peers, or left out with the reason. Exits with 1 if
-a step failed; a step gets three tries, which the table shows.
+Health, reflection and channelz of a server of ours, asked by grpcurl, ``buf curl``, grpc_health_probe and grpcio, in
+plaintext and over TLS. Tools that are missing are installed like the interop peers, or left out with the reason. Exits
+with 1 if a step failed; a step gets three tries, which the table shows.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tests.interop.standard.installing import CACHE, Unavailable, go_programs, p
 from tests.interop.standard.matrix import FAILED, PASSED, SKIPPED, Certificates, Result, describe, report
 from tests.interop.standard.peers import BUF, GRPCURL
 from tests.interop.standard.service import InteropServicer
+from trio_grpc.channelz import ChannelzServicer
 from trio_grpc.health import HealthListRequest, HealthListResponse, HealthServicer, ServingStatus
 from trio_grpc.reflection import ReflectionV1AlphaServicer, with_reflection
 
@@ -41,9 +42,9 @@ PATIENCE = 30.0
 STEP_PATIENCE = 120.0
 TRIES = 3
 
-TEST, HEALTH = "grpc.testing.TestService", "grpc.health.v1.Health"
+TEST, HEALTH, CHANNELZ = "grpc.testing.TestService", "grpc.health.v1.Health", "grpc.channelz.v1.Channelz"
 REFLECTION, REFLECTION_ALPHA = "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"
-SERVICES = [HEALTH, REFLECTION, REFLECTION_ALPHA, TEST]
+SERVICES = [CHANNELZ, HEALTH, REFLECTION, REFLECTION_ALPHA, TEST]
 METHODS = ["Check", "List", "Watch"]
 SERVING, NOT_SERVING = ServingStatus.SERVING, ServingStatus.NOT_SERVING
 
@@ -74,7 +75,7 @@ class Bench:
     """A running server of ours, and how to reach it.
 
     Attributes:
-        server: serves the interop service, health and reflection.
+        server: serves the interop service, health, channelz and reflection.
         health: its health servicer.
         authority: a PEM file with the root of its certificate; None for plaintext.
         program: the tool under test; empty where that is a library.
@@ -124,7 +125,7 @@ async def serving(
         context.load_cert_chain(certificates.chain, certificates.key)
     test = InteropServicer()
     health = HealthServicer([test])
-    servicers: Sequence[trio_grpc.Servicer] = [test, health]
+    servicers: Sequence[trio_grpc.Servicer] = [test, health, ChannelzServicer()]
     servicers = (
         [*servicers, ReflectionV1AlphaServicer(servicers)] if alpha_only else with_reflection(servicers, pool=_pool())
     )
@@ -192,9 +193,26 @@ async def grpcurl_health(bench: Bench) -> None:
     check(answer == {"statuses": {"": {"status": "SERVING"}, TEST: {"status": "NOT_SERVING"}}}, answer)
 
 
+async def grpcurl_channelz(bench: Bench) -> None:
+    """What its own connection is like, which it cannot be told but over this one."""
+    (server,) = json.loads(await grpcurl(bench, f"{CHANNELZ}/GetServers"))["server"]
+    check(server["data"]["calls_started"] == "2", server)  # that of reflection, and this one
+    request = json.dumps({"server_id": server["ref"]["server_id"]})
+    sockets = json.loads(await grpcurl(bench, f"{CHANNELZ}/GetServerSockets", options=["-d", request]))
+    check(sockets["end"] is True, sockets)
+    check(len(sockets["socket_ref"]) == 1, sockets)
+    listening = server["listen_socket"][0]
+    request = json.dumps({"socket_id": listening["socket_id"]})
+    found = json.loads(await grpcurl(bench, f"{CHANNELZ}/GetSocket", options=["-d", request]))["socket"]
+    check(found["local"]["tcpip_address"]["ip_address"] == "fwAAAQ==", found)
+    check(found["ref"]["name"] == bench.address, found)
+    answer = await grpcurl(bench, f"{CHANNELZ}/GetChannel", options=["-d", '{"channel_id": 99999999}'], expect=64 + 5)
+    check("no channel with id 99999999" in answer, answer)
+
+
 async def grpcurl_alpha(certificates: Certificates | None, program: Path) -> None:
     async with serving(certificates, program, alpha_only=True) as bench:
-        check((await grpcurl(bench, "list")).split() == [HEALTH, REFLECTION_ALPHA, TEST])
+        check((await grpcurl(bench, "list")).split() == [CHANNELZ, HEALTH, REFLECTION_ALPHA, TEST])
         check("is a method" in await grpcurl(bench, "describe", f"{TEST}.UnaryCall"))
 
 
@@ -418,6 +436,46 @@ def grpcio_reflection(bench: Bench) -> None:
         check(names == ["shop/more.proto", "shop/base.proto"], names)
 
 
+def grpcio_channelz(bench: Bench) -> None:
+    import grpc
+    from grpc_channelz.v1 import channelz_pb2, channelz_pb2_grpc
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with grpcio_channel(bench) as channel:
+        health, stub = health_pb2_grpc.HealthStub(channel), channelz_pb2_grpc.ChannelzStub(channel)
+        for _ in range(3):
+            health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        try:
+            health.Check(health_pb2.HealthCheckRequest(service="x"), timeout=PATIENCE)
+        except grpc.RpcError as error:
+            check(error.code() is grpc.StatusCode.NOT_FOUND, error)
+        (server,) = stub.GetServers(channelz_pb2.GetServersRequest(), timeout=PATIENCE).server
+        data = server.data
+        check((data.calls_started, data.calls_succeeded, data.calls_failed) == (5, 3, 1), server)
+        check(server.ref.name == bench.address, server)
+        request = channelz_pb2.GetServerSocketsRequest(server_id=server.ref.server_id)
+        (ref,) = stub.GetServerSockets(request, timeout=PATIENCE).socket_ref
+        found = stub.GetSocket(channelz_pb2.GetSocketRequest(socket_id=ref.socket_id), timeout=PATIENCE).socket
+        data = found.data
+        check((data.streams_started, data.streams_succeeded, data.streams_failed) == (7, 6, 0), found)
+        # Seven requests, and replies but for the one that failed and the one that this is.
+        check((data.messages_sent, data.messages_received) == (5, 7), found)
+        check(found.HasField("security") == (bench.authority is not None), found)
+        end = found.local.tcpip_address
+        check((end.ip_address, end.port) == (bytes([127, 0, 0, 1]), int(bench.address.rpartition(":")[2])), found)
+        info = channelz_pb2.SocketOptionTcpInfo()
+        for option in data.option:
+            if option.name == "TCP_INFO":
+                check(option.additional.Unpack(info), option)
+                check(info.tcpi_rtt > 0, info)
+        try:
+            stub.GetSubchannel(channelz_pb2.GetSubchannelRequest(subchannel_id=99999999), timeout=PATIENCE)
+        except grpc.RpcError as error:
+            check(error.code() is grpc.StatusCode.NOT_FOUND, error)
+        else:
+            raise Failed("there is a subchannel")
+
+
 # -- all of them
 
 
@@ -467,6 +525,7 @@ def _go_program(name: str, package: str, version: str) -> Path:
 def _grpcio() -> Path:
     try:
         import grpc  # noqa: F401
+        import grpc_channelz.v1.channelz_pb2  # noqa: F401
         import grpc_health.v1.health_pb2  # noqa: F401
         import grpc_reflection.v1alpha.reflection_pb2  # noqa: F401
     except ImportError as error:
@@ -484,6 +543,7 @@ CLIENTS: Sequence[Client] = (
             _in_thread("health", grpcio_check),
             _in_thread("watch", grpcio_watch),
             _in_thread("health-aware channel", grpcio_health_aware),
+            _in_thread("channelz", grpcio_channelz),
             Step("watch during a drain", run_alone=grpcio_drain),
         ),
     ),
@@ -497,6 +557,7 @@ CLIENTS: Sequence[Client] = (
             Step("describe", grpcurl_describe),
             Step("call", grpcurl_call),
             Step("health", grpcurl_health),
+            Step("channelz", grpcurl_channelz),
             Step("v1alpha alone", run_alone=grpcurl_alpha),
             Step("watch during a drain", run_alone=grpcurl_drain),
         ),

@@ -17,6 +17,7 @@ import trio_grpc.protoc
 ROOT = Path(__file__).parents[2]
 #: Our .proto files by the names that the contract gives them.
 PROTOS = {
+    "grpc/channelz/v1/channelz.proto": "trio_grpc/channelz/_v1/channelz.proto",
     "grpc/health/v1/health.proto": "trio_grpc/health/_v1/health.proto",
     "grpc/reflection/v1/reflection.proto": "trio_grpc/reflection/_v1/reflection.proto",
     "grpc/reflection/v1alpha/reflection.proto": "trio_grpc/reflection/_v1alpha/reflection.proto",

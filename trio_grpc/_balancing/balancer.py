@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from math import inf
+from time import time
 from typing import Any, NoReturn, cast
 
 import trio
@@ -39,6 +40,8 @@ from trio_grpc._balancing.resolver import Resolution
 from trio_grpc._balancing.resolving import run_resolver
 from trio_grpc._balancing.service_config import ServiceConfig
 from trio_grpc._balancing.subchannel import Connect, ConnectFailed, Subchannel
+from trio_grpc._call_counts import CallCounts
+from trio_grpc._event_log import EventLog
 from trio_grpc._options import check_kind, check_seconds
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
@@ -65,6 +68,8 @@ class Balancer:
         idle_timeout: seconds without calls after which the channel goes IDLE; inf for never.
         default_config: what holds while the resolver publishes no service config.
         on_config: told each service config that holds from then on.
+        events: told what happens.
+        calls: counts when calls begin that have to wait, and what calls on subchannels that have gone have come to.
 
     Attributes:
         connection: the connection for all new calls, where the policy has chosen one for all.
@@ -72,6 +77,7 @@ class Balancer:
         connections: all that still run, draining ones included.
         waiting: calls that wait for a connection.
         config_in_force: what is asked of the channel, and so of its policy.
+        subchannels: those that there are, and those that have been shut down while a connection of theirs still runs.
     """
 
     def __init__(
@@ -87,11 +93,14 @@ class Balancer:
         idle_timeout: float = inf,
         default_config: ServiceConfig | None = None,
         on_config: Callable[[ServiceConfig | None], None] = lambda _: None,
+        events: EventLog | None = None,
+        calls: CallCounts | None = None,
     ) -> None:
         self.connection: Connection | None = None
         self.connectivity = ConnectivityTracker()
         self.connections: set[Connection] = set()
         self.waiting = 0
+        self.subchannels: dict[Subchannel, None] = {}
         self.config_in_force = ConfigInForce(name.text, default_config)
         self._name = name
         self._make_policy = make_policy
@@ -102,6 +111,8 @@ class Balancer:
         self._backoff = backoff
         self._idle_timeout = idle_timeout
         self._on_config = on_config
+        self._events = EventLog() if events is None else events
+        self._calls = CallCounts() if calls is None else calls
         self._single: Subchannel | None = None
         self._picker: Picker | None = None
         self._error: Exception | None = None
@@ -139,6 +150,7 @@ class Balancer:
             ConnectFailed: attempts have failed; never with ``wait_for_ready``.
             trio.ClosedResourceError: the channel is closed.
         """
+        self._calls.started_at(time())
         self.waiting += 1
         try:
             while True:
@@ -219,6 +231,8 @@ class Balancer:
         if config is not before and self._session is not None:
             self._session.configure()
         if config is not before or first:
+            if config is not None:
+                self._events.add("another service config" if before is not None else "there is a service config")
             self._on_config(config)
             self._wake(self.connectivity.state)
 
@@ -236,7 +250,7 @@ class Balancer:
                 raise
             self._session = session
             if self.connectivity.state is ConnectivityState.IDLE:
-                self.connectivity.set(ConnectivityState.CONNECTING)
+                self._set_state(ConnectivityState.CONNECTING)
         elif self.connectivity.state is ConnectivityState.IDLE:
             self._session.exit_idle()
 
@@ -255,8 +269,15 @@ class Balancer:
         if session is not None:
             session.close(retire=retire)
 
-    def _wake(self, state: ConnectivityState) -> None:
+    def _set_state(self, state: ConnectivityState) -> None:
+        before = self.connectivity.state
         self.connectivity.set(state)
+        if self.connectivity.state is not before:
+            failed = state is ConnectivityState.TRANSIENT_FAILURE
+            self._events.add(f"{state.value}: {self._error_text()}" if failed else state.value, warning=failed)
+
+    def _wake(self, state: ConnectivityState) -> None:
+        self._set_state(state)
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -268,6 +289,20 @@ class Balancer:
         self.connection = None if self._single is None else self._single._connection
         self._error = error
         self._wake(state)
+
+    def _add(self, subchannel: Subchannel) -> None:
+        self.subchannels[subchannel] = None
+        self._tell_event("subchannel made", subchannel)
+
+    def _forget(self, subchannel: Subchannel) -> None:
+        """A subchannel has gone with its last connection."""
+        if self.subchannels.pop(subchannel, subchannel) is None:
+            self._calls.succeeded += subchannel._calls.succeeded
+            self._calls.started_at(subchannel._calls.last_started)
+            self._tell_event("subchannel gone", subchannel)
+
+    def _tell_event(self, text: str, subchannel: Subchannel) -> None:
+        self._events.add(text, subchannel=(subchannel._id, subchannel.endpoint.address))
 
     def _subchannel_moved(self, subchannel: Subchannel) -> None:
         # At once, whenever the policy hears of it: no call may get a connection that takes none.
@@ -298,6 +333,8 @@ class _Session(PolicyContext):
         self._switch: GracefulSwitch | None = None
         #: The resolver has published endpoints.
         self.resolved = False
+        #: How many it has published last.
+        self._endpoints = -1
         self._health = HealthWatch(
             self._tell_state, self._start_soon, self._post, balancer._request_head, balancer._backoff
         )
@@ -398,6 +435,10 @@ class _Session(PolicyContext):
             self._on_error(error)
             self.resolution.request()
             return
+        if len(endpoints) != self._endpoints:
+            self._endpoints = len(endpoints)
+            many = "1 endpoint" if len(endpoints) == 1 else f"{len(endpoints)} endpoints"
+            self._balancer._events.add(f"{self._name.text} has {many}", warning=not endpoints)
         self.resolved = True
         self._post(self._tell_update, endpoints, self._balancer.config_in_force.policy)
 
@@ -409,6 +450,7 @@ class _Session(PolicyContext):
 
     def _on_error(self, error: Exception) -> None:
         assert self._policy is not None
+        self._balancer._events.add(f"resolving failed: {str(error) or type(error).__name__}", warning=True)
         if self.resolved:
             # No call fails of it, so nobody else would tell.
             text = "resolving %s failed, and what was found before stays: %s: %s"
@@ -450,11 +492,13 @@ class _Session(PolicyContext):
             self._balancer._backoff,
             on_change=self._on_change,
             on_move=self._on_move,
+            on_gone=self._balancer._forget,
             request_head=self._balancer._request_head,
             label=self._balancer._describe(endpoint),
             connections=self._balancer.connections,
         )
         subchannel._scale(self._balancer.config_in_force.max_connections)
+        self._balancer._add(subchannel)
         self._subchannels.add(subchannel)
         self._health.add(subchannel)
         return subchannel

@@ -13,6 +13,9 @@ from trio_grpc._balancing.backoff import Backoff
 from trio_grpc._balancing.connectivity import ConnectivityState
 from trio_grpc._balancing.endpoint import Endpoint
 from trio_grpc._balancing.load_watch import LoadWatch
+from trio_grpc._call_counts import CallCounts
+from trio_grpc._event_log import EventLog
+from trio_grpc._registry import new_id
 from trio_grpc._transport.connection import Connection
 from trio_grpc._transport.header_codec import HeaderTemplate
 from trio_grpc._transport.service_nursery import ServiceNursery
@@ -64,6 +67,7 @@ class Subchannel:
         *,
         on_change: Callable[[Subchannel, ConnectivityState], None],
         on_move: Callable[[Subchannel], None],
+        on_gone: Callable[[Subchannel], None],
         request_head: Callable[[str], HeaderTemplate],
         connections: set[Connection],
         label: str,
@@ -82,8 +86,14 @@ class Subchannel:
         self._max_connections = 1
         #: Where calls wait for any of them; None until there may be several.
         self._line: SlotLine | None = None
-        #: All of the channel that still run.
+        #: All of the channel that still run, and those of them that are ours.
         self._connections = connections
+        self._running: dict[Connection, None] = {}
+        self._on_gone = on_gone
+        self._id: int = new_id()
+        self._events = EventLog()
+        #: Of attempts; ``started`` without those on connections that run.
+        self._calls = CallCounts()
         self._connect = connect
         #: What errors call the endpoint.
         self._label = label
@@ -122,6 +132,12 @@ class Subchannel:
         self._retire()
         self._attempts = ConnectivityState.SHUTDOWN
         self._update()
+        self._check_gone()
+
+    def _check_gone(self) -> None:
+        """Tell when there is nothing left to be seen of it."""
+        if self.state is ConnectivityState.SHUTDOWN and not self._running:
+            self._on_gone(self)
 
     def _scale(self, max_connections: int) -> None:
         """Have at most so many connections from now on; those that are more stay (gRFC A105)."""
@@ -198,6 +214,8 @@ class Subchannel:
         state = ConnectivityState.READY if self._usable else self._attempts
         if state is not self.state:
             self.state = state
+            failed = state is ConnectivityState.TRANSIENT_FAILURE
+            self._events.add(f"{state.value}: {self.error}" if failed else state.value, warning=failed)
             self._on_change(self, state)
 
     async def _attempt(self, number: int) -> None:
@@ -234,7 +252,9 @@ class Subchannel:
             except Exception as error:
                 # Not only OSError: an endpoint may be the user's own function, and host names raise UnicodeError.
                 return error
+            connection.table.calls = self._calls
             self._connections.add(connection)
+            self._running[connection] = None
             self._services.start_soon(self._run, connection, name=f"connection to {self.endpoint}")
             try:
                 await _wait_any(connection.ready, connection.closed)
@@ -253,8 +273,12 @@ class Subchannel:
             await connection.run()
         finally:
             self._connections.discard(connection)
+            del self._running[connection]
+            self._calls.started += connection.table.opened
+            self._calls.started_at(connection.table.last_opened)
             if connection in self._usable:
                 self._lose(connection)
+            self._check_gone()
 
     def _succeed(self, connection: Connection) -> None:
         self._attempt_scope = None

@@ -21,6 +21,7 @@ _JOIN_PIECE = 2048
 _IOV_MAX = 1024
 
 Buffer = bytes | bytearray | memoryview
+Socket = socket.socket | trio.socket.SocketType
 
 
 class ByteStream(abc.ABC):
@@ -60,8 +61,16 @@ class ByteStream(abc.ABC):
     async def aclose(self) -> None:
         """Close without waiting for the peer; idempotent, and done even when cancelled."""
 
-    def set_user_timeout(self, seconds: float) -> None:  # noqa: B027 -- most streams have nothing to set
+    @property
+    def socket(self) -> Socket | None:
+        """The socket under it, to be looked at only; None where there is none, or none any more."""
+        return None
+
+    def set_user_timeout(self, seconds: float) -> None:
         """Bound the time that written bytes may stay unacknowledged: TCP_USER_TIMEOUT, where there is one."""
+        sock = self.socket
+        if sock is not None:
+            _set_user_timeout(sock, seconds)
 
 
 class SocketByteStream(ByteStream):
@@ -159,8 +168,9 @@ class SocketByteStream(ByteStream):
             # The kernel's buffer was full. It has space again in fewer and larger portions for who waits for it.
             await trio.lowlevel.wait_writable(sock)
 
-    def set_user_timeout(self, seconds: float) -> None:
-        _set_user_timeout(self._socket, seconds)
+    @property
+    def socket(self) -> Socket | None:
+        return None if self._closed else self._socket
 
     async def send_eof(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
@@ -195,12 +205,13 @@ class TrioByteStream(ByteStream):
         else:
             await trio.lowlevel.checkpoint()
 
-    def set_user_timeout(self, seconds: float) -> None:
+    @property
+    def socket(self) -> Socket | None:
         stream = self._stream
         while isinstance(stream, trio.SSLStream):
             stream = stream.transport_stream
-        if isinstance(stream, trio.SocketStream):
-            _set_user_timeout(stream.socket, seconds)
+        # A trio socket that is closed has no file number any more.
+        return stream.socket if isinstance(stream, trio.SocketStream) and stream.socket.fileno() >= 0 else None
 
     async def aclose(self) -> None:
         # Forcefully: what had to be said was said in frames, and a TLS close_notify could wait for a silent peer.
@@ -211,7 +222,7 @@ class TrioByteStream(ByteStream):
 _MAX_USER_TIMEOUT = 2**31 - 1
 
 
-def _set_user_timeout(sock: socket.socket | trio.socket.SocketType, seconds: float) -> None:
+def _set_user_timeout(sock: Socket, seconds: float) -> None:
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

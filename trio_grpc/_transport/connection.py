@@ -14,10 +14,11 @@ import trio
 from trio.lowlevel import enable_ki_protection
 
 from trio_grpc._options import ConnectionLifetime, Keepalive, KeepaliveEnforcement, Limits, ServerKeepalive
+from trio_grpc._registry import new_id
 from trio_grpc._status import StatusCode
 from trio_grpc._tls_info import TlsInfo
 from trio_grpc._transport import frames
-from trio_grpc._transport.byte_stream import ByteStream
+from trio_grpc._transport.byte_stream import ByteStream, Socket
 from trio_grpc._transport.control_buffer import ControlBuffer, Farewell, RawFrame
 from trio_grpc._transport.flow_control import IncomingWindows, OutgoingWindows
 from trio_grpc._transport.frames import ConnectionFault, ErrorCode, error_name
@@ -71,6 +72,7 @@ class Connection:
         tls: what TLS knows of the peer, for the streams; None in plaintext.
 
     Attributes:
+        id: its own in this process, see `new_id`.
         ready: set when the peer's SETTINGS have arrived.
         closed: set when the connection has ended; ``reason`` says why.
         draining: no new streams.
@@ -105,6 +107,7 @@ class Connection:
         "closed",
         "control_buffer",
         "draining",
+        "id",
         "incoming",
         "limits",
         "outgoing",
@@ -133,6 +136,7 @@ class Connection:
         on_too_many_pings: Callable[[], None] | None = None,
         tls: TlsInfo | None = None,
     ) -> None:
+        self.id: int = new_id()
         self.side = side
         self.peer = peer
         self.limits = limits
@@ -230,6 +234,16 @@ class Connection:
         self._byte_stream.set_user_timeout(option.timeout)
         self._keepalive_timeout = option.timeout
         return timer
+
+    @property
+    def socket(self) -> Socket | None:
+        """What the operating system has of it, to be looked at; None where there is no socket, or none any more."""
+        return self._byte_stream.socket
+
+    @property
+    def keepalive_pings(self) -> int:
+        """PINGs that keepalive has sent so far."""
+        return 0 if self._keepalive is None else self._keepalive.asked
 
     # What the timers and the reader look at. Methods, as closures take thrice the memory.
 
@@ -401,14 +415,11 @@ class Connection:
         for stream in list(self.table.streams.values()):
             if self.side is Side.SERVER:
                 stream.abandon(str(self.reason))
-            else:
+            elif locally:
                 stream.end(outcome)
-                if locally:
-                    stream.cancel("channel closed")
-                else:
-                    stream.close_remote()
-                    if not stream.local_closed:
-                        stream.close_local()
+                stream.cancel("channel closed")
+            else:
+                stream.lose(outcome)
 
     def _stop_opening(self, reason: BaseException | None = None) -> None:
         self.writer.refusing = True
@@ -537,10 +548,7 @@ class Connection:
         outcome = Outcome(StatusCode.UNAVAILABLE, str(reason), cause=reason, unprocessed=True)
         for stream in list(self.table.streams.values()):
             if stream.stream_id > last_stream_id:
-                stream.end(outcome)
-                stream.close_remote()
-                if not stream.local_closed:
-                    stream.close_local()
+                stream.lose(outcome)
         self._close_when_idle = True
         if not self.table.slots_used:
             self._on_idle()

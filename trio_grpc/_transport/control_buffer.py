@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import time
 
 import attrs
 import trio
@@ -193,15 +194,24 @@ class OutgoingStream(ControlFrame):
         self.pending_bytes = 0
         self.wake_producer()
 
-    def take_stream_id(self, stream_id: int, window: int) -> None:
-        """Enter the connection's table: called by the writer in one step with encoding the initial header block."""
+    def take_stream_id(self, stream_id: int, window: int) -> float:
+        """Enter the connection's table: called by the writer in one step with encoding the initial header block.
+
+        Returns:
+            When that was, in seconds since the epoch.
+        """
         self.stream_id = stream_id
         self.window = window
+        return time()
 
     def close_local(self) -> None:
         """Called by the writer with the last frame of this side, and by `orphan`."""
         self.local_closed = True
         self.drop_chunks()
+
+    def close_reset(self) -> None:
+        """Called by the writer when the last frame of this side is a reset."""
+        self.close_local()
 
     def orphan(self) -> None:
         """The connection will never write what is left here."""
@@ -221,6 +231,7 @@ class ControlBuffer:
         write_alone: takes a stream in place of `put`, and writes it at once; None unless the writer is idle: it sleeps,
             and there is nothing that it has yet to write.
         hindered: the writer stands in a write, or waits for credit of the connection.
+        messages: those that streams have queued so far.
     """
 
     __slots__ = (
@@ -232,6 +243,7 @@ class ControlBuffer:
         "close_reason",
         "closed",
         "hindered",
+        "messages",
         "write_alone",
     )
 
@@ -246,6 +258,7 @@ class ControlBuffer:
         self.close_reason: BaseException | None = None
         self.write_alone: Callable[[OutgoingStream], None] | None = None
         self.hindered: bool = False
+        self.messages: int = 0
 
     @property
     def pending_responses(self) -> int:

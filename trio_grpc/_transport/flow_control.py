@@ -87,6 +87,11 @@ class IncomingWindows:
         self._owed = connection_window - DEFAULT_WINDOW
 
     @property
+    def connection(self) -> int:
+        """Bytes of DATA that the peer may send now, on all streams together."""
+        return self._remaining
+
+    @property
     def received(self) -> int:
         """Bytes of DATA that came so far, padding included."""
         return self._granted - self._remaining

@@ -36,6 +36,9 @@ class KeepaliveTimer:
         busy: whether to ask at all now: a client without calls may not. Then `wake` is called when that changes.
         ask: queues a PING.
         on_dead: called once, when the peer does not answer.
+
+    Attributes:
+        asked: how often it has asked so far.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class KeepaliveTimer:
         "_time",
         "_timeout",
         "_timer",
+        "asked",
     )
 
     def __init__(
@@ -68,6 +72,7 @@ class KeepaliveTimer:
         self._ask = ask
         self._on_dead = on_dead
         self._timer: Timer | None = None
+        self.asked: int = 0
         self._dormant = False
         #: The last byte before the last PING, and when that PING went: while no other byte came, it is unanswered.
         self._asked_since = -inf
@@ -95,6 +100,7 @@ class KeepaliveTimer:
             # Compared with the time of the last byte and not with now: an answer may come in no time.
             self._asked_since = last_read
             self._asked_at = now
+            self.asked += 1
             self._ask()
         self._timer = call_at(due, self.begin)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, MutableMapping
+from time import time
 from typing import Any
 
 import trio
@@ -58,6 +59,7 @@ class LoopyWriter:
         windows: outgoing credit, shared with the reader, which raises it.
         refusing: no more streams may be opened; those still without an id are orphaned.
         header_blocks: header blocks written so far.
+        last_message: when the end of a message left last, in seconds since the epoch; 0.0 before the first.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class LoopyWriter:
         self._leaving = False
         self.refusing: bool = False
         self.header_blocks: int = 0
+        self.last_message: float = 0.0
 
     @property
     def last_stream_id(self) -> int:
@@ -180,9 +183,12 @@ class LoopyWriter:
         if stream.local_closed:
             return
         head = stream.head
+        now = 0.0
         if head is not None:
-            if not stream.stream_id and not self._assign_stream_id(stream):
-                return
+            if not stream.stream_id:
+                now = self._assign_stream_id(stream)
+                if not now:
+                    return
             block = self._encoder.encode(head, stream.head_literals)
             stream.head = None
             stream.head_literals = ()
@@ -193,27 +199,33 @@ class LoopyWriter:
             self._write_block(block, 0, stream.stream_id)
         # A first turn at once: most calls end here, without ever entering the round.
         first_turn = stream.pending_bytes and not stream.active and self._size < _FIRST_TURNS
-        if first_turn and not self._write_data(stream, _TURN):
-            return
+        if first_turn:
+            if not self._write_data(stream, _TURN):
+                return
+            if not stream.chunks:
+                self.last_message = now or time()
         if not stream.chunks:
             # Also of a stream in the round, whose data was dropped: what ends it needs no credit.
             self._finish(stream)
         elif not stream.active:
             self._enter_round(stream)
 
-    def _assign_stream_id(self, stream: OutgoingStream) -> bool:
-        """Take the next id, in one step with encoding (RFC 9113, 5.1.1: ids must appear in increasing order)."""
+    def _assign_stream_id(self, stream: OutgoingStream) -> float:
+        """Take the next id, in one step with encoding (RFC 9113, 5.1.1: ids must appear in increasing order).
+
+        Returns:
+            When that was, in seconds since the epoch; 0.0 when there is none for this stream.
+        """
         stream_id = self._next_stream_id
         if self.refusing:
             stream.orphan()
-            return False
+            return 0.0
         self._next_stream_id = stream_id + 2
         if self._next_stream_id > MAX_STREAM_ID:
             self.refusing = True
             self._on_ids_exhausted()
-        stream.take_stream_id(stream_id, self.windows.initial)
         self._streams[stream_id] = stream
-        return True
+        return stream.take_stream_id(stream_id, self.windows.initial)
 
     def _reset(self, stream: OutgoingStream) -> None:
         stream.reset_written = True
@@ -223,7 +235,7 @@ class LoopyWriter:
             self._write(frames.rst_stream(stream.stream_id, stream.reset_code or 0))
         # Without an id nothing of the stream was written, and nothing will be: a reset of an idle stream makes
         # Java and grpc-js close the connection.
-        stream.close_local()
+        stream.close_reset()
 
     def _refuse_stream(self, refusal: RefuseStream) -> None:
         if refusal.fields is not None:
@@ -280,6 +292,7 @@ class LoopyWriter:
             elif stream.chunks:
                 active.append(stream)
             else:
+                self.last_message = time()
                 stream.active = False
                 self._finish(stream)
 

@@ -116,14 +116,14 @@ class MessageAssembler:
         """Where the payloads end while `mid_message` is true, for messages."""
         return "in the middle of a message"
 
-    def feed(self, data: bytes, start: int, end: int) -> bool:
-        """Take the payload bytes ``data[start:end]``; say whether at least one message became whole.
+    def feed(self, data: bytes, start: int, end: int) -> int:
+        """Take the payload bytes ``data[start:end]``; return how many messages became whole.
 
         Raises:
             BadPrefix: the flag byte is not 0 or 1.
             MessageTooLarge: judged at the prefix, before a byte of the message is kept.
         """
-        complete = False
+        complete = 0
         while start < end:
             missing = self.missing
             if missing:
@@ -139,7 +139,7 @@ class MessageAssembler:
                 self.missing = 0
                 self._buffer = None
                 self.messages.append(CompressedBytes(buffer) if self._compressed else buffer)
-                complete = True
+                complete += 1
                 start = stop
                 continue
             if self._prefix or end - start < PREFIX_LENGTH:
@@ -161,7 +161,7 @@ class MessageAssembler:
             if stop <= end:
                 message = data[start:stop]
                 self.messages.append(CompressedBytes(message) if flag else message)
-                complete = True
+                complete += 1
                 start = stop
             else:
                 if length >= LARGE_MESSAGE:
@@ -206,7 +206,7 @@ class MeasuredAssembler(MessageAssembler):
     def place(self) -> str:
         return f"{self._left} bytes short of its content-length" if self._left else super().place
 
-    def feed(self, data: bytes, start: int, end: int) -> bool:
+    def feed(self, data: bytes, start: int, end: int) -> int:
         self._left -= end - start
         if self._left < 0:
             raise WrongLength
@@ -227,10 +227,10 @@ class NoMoreMessages(MeasuredAssembler):
         if plain.missing or plain._prefix:
             raise TooManyMessages
 
-    def feed(self, data: bytes, start: int, end: int) -> bool:  # noqa: ARG002 # no byte of it is wanted
+    def feed(self, data: bytes, start: int, end: int) -> int:  # noqa: ARG002 # no byte of it is wanted
         if start < end:
             raise TooManyMessages
-        return False
+        return 0
 
 
 class UnwantedBody(MessageAssembler):
@@ -256,7 +256,7 @@ class UnwantedBody(MessageAssembler):
     def place(self) -> str:
         return f"{self._announced} bytes short of its content-length"
 
-    def feed(self, data: bytes, start: int, end: int) -> bool:  # noqa: ARG002 # the bytes do not matter
+    def feed(self, data: bytes, start: int, end: int) -> int:  # noqa: ARG002 # the bytes do not matter
         if self._announced is not None:
             self._announced -= end - start
             if self._announced < 0:
@@ -264,7 +264,7 @@ class UnwantedBody(MessageAssembler):
         self._left -= end - start
         if self._left < 0:
             raise NotMessages("body of a request that is not gRPC")
-        return False
+        return 0
 
 
 class ForeignBody(MessageAssembler):
@@ -275,7 +275,7 @@ class ForeignBody(MessageAssembler):
     def __init__(self) -> None:
         super().__init__(0)
 
-    def feed(self, data: bytes, start: int, end: int) -> bool:
+    def feed(self, data: bytes, start: int, end: int) -> int:
         if start < end:
             raise NotMessages(repr(data[start : min(end, start + _SNIPPET)].decode("utf-8", "replace")))
-        return False
+        return 0

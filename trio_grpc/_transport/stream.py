@@ -10,7 +10,7 @@ tasks do the rest. It knows bytes, header records and status, no protobuf and no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import perf_counter, time
 from typing import Protocol
 
 import attrs
@@ -57,6 +57,9 @@ _TURN_SECONDS = 0.001
 #: the client with 4 as against 1: two at once -20 %, four at once -20 %. With 8 or 16 as against 4: eight at once -22 %
 #: to +3 %, sixteen +10 to +12 %, thirty-two +4 %: there batches are better.
 _FEW_STREAMS = 4
+
+#: An attribute of an enum is dear to look up.
+_OK = StatusCode.OK
 
 
 @attrs.frozen(slots=True)
@@ -200,7 +203,14 @@ class Stream(OutgoingStream):
         self._operations = _TURN_OPERATIONS
         self._turn_ends = 0.0
 
-    # -- leaving the table
+    # -- in the table, and out of it
+
+    def take_stream_id(self, stream_id: int, window: int) -> float:
+        # All that `OutgoingStream` does, without asking it: each call of a client comes here.
+        self.stream_id = stream_id
+        self.window = window
+        self._table.last_opened = now = time()
+        return now
 
     def close_local(self) -> None:
         super().close_local()
@@ -305,6 +315,7 @@ class Stream(OutgoingStream):
             self.chunks.append(prefix(length, compressed))
             self.chunks.append(data)
         self.pending_bytes += PREFIX_LENGTH + length
+        self.control_buffer.messages += 1
 
     async def send_message(self, data: bytes, compressed: bool = False) -> bool:
         """Wait for write quota and queue a message; False when the stream can take no more.
@@ -354,6 +365,12 @@ class Stream(OutgoingStream):
             else:
                 self.announce()
 
+    def fail(self, fields: Sequence[Field], *, alone: bool = False) -> None:
+        """Queue trailers with another status than OK (server), see `finish`."""
+        if not self.end_stream and self.cancelled is None:
+            self._count_failure()
+        self.finish(NO_TEMPLATE, fields, alone=alone)
+
     def reset(self, error_code: int, *, is_response: bool = False) -> None:
         """Queue RST_STREAM in place of everything still queued; nothing where the stream has ended already."""
         if self.left_table or self.reset_code is not None:
@@ -382,6 +399,8 @@ class Stream(OutgoingStream):
                 await self.take_turn()
                 return None
             await self._wait_receivable()
+            self._answers = True
+            self.start_turn()
         return self.take_message()
 
     def take_message(self) -> Message:
@@ -420,8 +439,6 @@ class Stream(OutgoingStream):
         if not self.remote_closed:
             self._top_up()
         await wait_task_rescheduled(self._abort_receive)
-        self._answers = True
-        self.start_turn()
 
     def _abort_receive(self, _: RaiseCancelT) -> Abort:
         self._receiver = None
@@ -464,8 +481,8 @@ class Stream(OutgoingStream):
 
     # -- what the reader reports
 
-    def peer_data(self, data: bytes, start: int, stop: int, flow_length: int) -> bool:
-        """DATA arrived; False when the peer had no credit for it.
+    def peer_data(self, data: bytes, start: int, stop: int, flow_length: int) -> int:
+        """DATA arrived: return how many messages became whole with it, -1 when the peer had no credit for it.
 
         Raises:
             MessageError: a prefix that ends the call.
@@ -473,20 +490,21 @@ class Stream(OutgoingStream):
         if flow_length:
             self.receive_window -= flow_length
             if self.receive_window + self._windows.tolerance < 0:
-                return False
+                return -1
         self.unconsumed += stop - start
         complete = self.assembler.feed(data, start, stop)
+        awaited = complete
         if complete and self.single_reply:
             # Its messages are taken at the end only, so a second one would never be stopped by the window.
             if len(self.assembler.messages) > 1:
                 raise TooManyMessages
-            complete = False
+            awaited = 0
         if self._receiver is not None:
-            if complete:
+            if awaited:
                 self._wake_receiver()
             elif self.receive_window * 2 < self._windows.stream_target + self.assembler.missing:
                 self._top_up()
-        return True
+        return complete
 
     def peer_head(self, record: ResponseHeaders) -> None:
         """Response headers arrived (client)."""
@@ -518,6 +536,10 @@ class Stream(OutgoingStream):
         if self.outcome is not None:
             return
         self.outcome = outcome
+        if outcome.code is _OK:
+            self._table.calls.succeeded += 1
+        else:
+            self._count_failure()
         if self.on_outcome is not None:
             self.on_outcome(outcome)
         if self.on_ended is not None:
@@ -526,6 +548,26 @@ class Stream(OutgoingStream):
             self._head_event.set()
         self._wake_receiver()
         self.wake_producer()
+
+    def _count_failure(self) -> None:
+        self._table.calls.failed += 1
+
+    def lose(self, outcome: Outcome) -> None:
+        """Nothing more will come (client): the server has reset the stream or never saw it, or has gone."""
+        self._count_failed_stream()
+        self.close_remote()
+        if not self.local_closed:
+            self.close_local()
+        self.end(outcome)
+
+    def close_reset(self) -> None:
+        self._count_failed_stream()
+        super().close_reset()
+
+    def _count_failed_stream(self) -> None:
+        """What the server sends ends here. Only where it has ended that itself is it a success (gRFC A14)."""
+        if self.stream_id and not (self.remote_closed if self.request is None else self.local_closed):
+            self._table.failed += 1
 
     def cancel(self, reason: str, error_code: int = ErrorCode.CANCEL) -> None:
         """The application gives the call up (client)."""
@@ -547,7 +589,7 @@ class Stream(OutgoingStream):
             body = f"{message}\n".encode()
             self.chunks.append(body)
             self.pending_bytes += len(body)
-            self.finish(NO_TEMPLATE, trailer_fields(code, message))
+            self.fail(trailer_fields(code, message))
         self._cancel_handler(message)
 
     def refuse(
@@ -563,7 +605,7 @@ class Stream(OutgoingStream):
         """
         if not self.end_stream:
             if self.responded:
-                self.finish(NO_TEMPLATE, trailer_fields(code, message))
+                self.fail(trailer_fields(code, message))
             else:
                 assert self.request is not None
                 fields = trailers_only_fields(
@@ -573,11 +615,14 @@ class Stream(OutgoingStream):
                     accept_encoding=accept_encoding,
                     content_type=self.request.content_type,
                 )
-                self.finish(NO_TEMPLATE, fields)
+                self.fail(fields)
         self._cancel_handler(message)
 
     def abandon(self, reason: str) -> None:
         """The peer reset the stream or the connection is gone (server): nothing more is written, the handler ends."""
+        self._count_failed_stream()
+        if not self.end_stream:
+            self._count_failure()
         self.close_remote()
         if not self.local_closed:
             self.close_local()
@@ -625,6 +670,15 @@ class BackgroundStream(Stream):
     """A stream that the channel keeps for itself, in a slot from `StreamTable.acquire_background` (client)."""
 
     __slots__ = ()
+
+    def take_stream_id(self, stream_id: int, window: int) -> float:
+        last_opened = self._table.last_opened
+        self._table.last_background = now = super().take_stream_id(stream_id, window)
+        self._table.last_opened = last_opened
+        return now
+
+    def _count_failure(self) -> None:
+        """No call has failed."""
 
     def _leave(self) -> None:
         if not self.left_table:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from outcome import Value
 from trio.lowlevel import Abort, RaiseCancelT, Task, current_task, reschedule, wait_task_rescheduled
 
+from trio_grpc._call_counts import CallCounts
 from trio_grpc._tls_info import TlsInfo
 
 StreamT = TypeVar("StreamT")
@@ -69,6 +70,11 @@ class StreamTable(Generic[StreamT]):
         slots_used: streams that hold a slot, also those that the writer has not given an id yet.
         background: those of them that are no calls, see `acquire_background`.
         opened: slots taken so far, for calls.
+        calls: counts how those end; an owner of several tables has them count together, and counts there what each has
+            `opened` when that cannot grow any more. A server counts failures only.
+        last_opened: when the last call got its stream id, in seconds since the epoch; 0.0 before the first (client).
+        last_background: the same of what is no call.
+        failed: streams with an id that have not ended in order: not with END_STREAM of the server.
         limit: how many slots there are; may fall below ``slots_used``.
         refusal: why no more slots are handed out, or None.
         peer_header_list_limit: the peer's SETTINGS_MAX_HEADER_LIST_SIZE, inf where it has said nothing.
@@ -82,6 +88,10 @@ class StreamTable(Generic[StreamT]):
         "_owner",
         "_waiters",
         "background",
+        "calls",
+        "failed",
+        "last_background",
+        "last_opened",
         "limit",
         "opened",
         "peer_header_list_limit",
@@ -96,6 +106,10 @@ class StreamTable(Generic[StreamT]):
         self.slots_used: int = 0
         self.background: int = 0
         self.opened: int = 0
+        self.calls: CallCounts = CallCounts()
+        self.last_opened: float = 0.0
+        self.last_background: float = 0.0
+        self.failed: int = 0
         self.limit: int = limit
         self.refusal: BaseException | None = None
         self.peer_header_list_limit: float = inf
@@ -171,6 +185,12 @@ class StreamTable(Generic[StreamT]):
             served: StreamTable[Any] | None = await wait_task_rescheduled(abort)
             if served is not None:
                 return served._owner
+
+    def give_back(self) -> None:
+        """Free a slot for which no stream was made: no call has begun."""
+        # Not from `opened`, which may have been counted already.
+        self.calls.started -= 1
+        self.leave(0)
 
     def leave(self, stream_id: int) -> None:
         """A stream has ended on both sides (or was orphaned): free its slot."""

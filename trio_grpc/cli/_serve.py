@@ -15,6 +15,7 @@ import click
 
 from trio_grpc._run import run
 from trio_grpc._servicer import Servicer
+from trio_grpc.channelz._servicer import ChannelzServicer
 from trio_grpc.cli._failure import Failure
 from trio_grpc.cli._seconds import Seconds
 from trio_grpc.health._servicer import HealthServicer
@@ -35,6 +36,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--client-cacert", type=_FILE, help="Clients must have a certificate of one of these authorities.")
 @click.option("--reflection/--no-reflection", default=True, show_default=True, help="Tell tools what is served.")
 @click.option("--health/--no-health", default=True, show_default=True, help="Serve grpc.health.v1.")
+@click.option("--channelz", is_flag=True, help="Serve grpc.channelz.v1: what connections and calls are doing.")
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes that serve.")
 @click.option(
     "--grace", type=Seconds(min=0), default=5.0, show_default=True, metavar="SECONDS",
@@ -51,6 +53,7 @@ def command(
     client_cacert: str | None,
     reflection: bool,
     health: bool,
+    channelz: bool,
     workers: int,
     grace: float,
     app_dir: str,
@@ -69,6 +72,8 @@ def command(
     context = _context(cert, key, client_cacert)
     if health:
         served.append(HealthServicer(tuple(served)))
+    if channelz:
+        served.append(ChannelzServicer())
     if reflection:
         served = list(with_reflection(served))
     try:
