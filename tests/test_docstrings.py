@@ -18,6 +18,7 @@ import pytest
 MODULES = (
     "trio_grpc",
     "trio_grpc.call_log",
+    "trio_grpc.channelz",
     "trio_grpc.grpcio",
     "trio_grpc.health",
     "trio_grpc.opentelemetry",
