@@ -42,6 +42,7 @@ import trio_grpc.reflection
 import trio_grpc.testing
 import trio_grpc.tls
 from tests.support.network import Network
+from tests.support.streams import use_streams
 from trio_grpc import _compression
 from trio_grpc.testing import HeadersFrame, MemoryListener, ScriptedPeer, open_channel_pair
 
@@ -1616,16 +1617,7 @@ async def test_codecs_proxy(autojump_clock: trio.testing.MockClock) -> None:
         assert scope.cancelled_caught
         await trio.testing.wait_all_tasks_blocked()
         assert seen[-1] == "cancelled"
-        async with echo.ServerStream(EchoRequest(count=3)) as stream:
-            assert [reply.count async for reply in stream] == [0, 1, 2]
-        assert (await echo.ClientStream([EchoRequest(payload=b"a"), EchoRequest(payload=b"b")])).payload == b"ab"
-        async with echo.Bidi() as call:
-            for word in "one", "two":
-                await call.send(EchoRequest(text=word))
-                assert (await call.receive()).text == word
-            await call.done_sending()
-            with pytest.raises(trio.EndOfChannel):
-                await call.receive()
+        await use_streams(echo)
         with pytest.raises(trio_grpc.RpcError, match="not implemented"):
             await channel.unary_unary("/a.B/C")(b"")
     async with open_channel_pair(names["Proxy"](behind)) as (channel, _):

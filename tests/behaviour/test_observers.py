@@ -12,6 +12,7 @@ from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoServicer, EchoStub
 
 from tests.echo_service import Context, Echo
+from tests.support.retries import TWO_RETRIES
 from trio_grpc import (
     Attempt,
     AttemptKind,
@@ -165,20 +166,6 @@ async def test_compressed_messages(autojump_clock: Clock) -> None:
     assert client.notes[0].attempts[0].received_bytes == received[2]
 
 
-RETRIES = {
-    "methodConfig": [
-        {
-            "name": [{}],
-            "retryPolicy": {
-                "maxAttempts": 3,
-                "initialBackoff": "1s",
-                "maxBackoff": "1s",
-                "backoffMultiplier": 1,
-                "retryableStatusCodes": ["UNAVAILABLE"],
-            },
-        }
-    ]
-}
 HEDGES = {
     "methodConfig": [
         {"name": [{}], "hedgingPolicy": {"maxAttempts": 2, "hedgingDelay": "1s", "nonFatalStatusCodes": []}}
@@ -199,7 +186,7 @@ class Flaky(Echo):
 @pytest.mark.parametrize("act", [unary, opened])
 async def test_retries_are_attempts(act: Any, autojump_clock: Clock) -> None:
     client = Observing()
-    async with open_channel_pair(Flaky(), interceptors=[client], service_config=RETRIES) as (channel, _):
+    async with open_channel_pair(Flaky(), interceptors=[client], service_config=TWO_RETRIES) as (channel, _):
         await act(EchoStub(channel))
     sent = ("sent", SIZE, False)
     assert client.events == [
@@ -398,7 +385,7 @@ async def test_observers_when_the_service_config_comes_late(autojump_clock: Cloc
             calls.start_soon(opened, EchoStub(channel))
             await trio.testing.wait_all_tasks_blocked()
             assert client.events == []
-            resolver.update(Endpoint("memory", connect=listener.connect), service_config=RETRIES)
+            resolver.update(Endpoint("memory", connect=listener.connect), service_config=TWO_RETRIES)
         nursery.cancel_scope.cancel()
     assert [attempt.kind.value for attempt in client.notes[0].attempts] == ["original", "retry", "retry"]
     assert client.events[-1] == ("received", SIZE, None)

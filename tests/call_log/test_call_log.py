@@ -12,6 +12,7 @@ from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
 from tests.echo_service import Context, Echo
+from tests.support.retries import TWO_RETRIES
 from trio_grpc import RpcError, StatusCode, open_channel
 from trio_grpc.call_log import CallLog, default_level
 from trio_grpc.testing import open_channel_pair
@@ -133,15 +134,7 @@ async def test_retries_are_attempts_of_one_call(autojump_clock: Clock, records: 
                 raise RpcError(StatusCode.UNAVAILABLE, "busy")
             return reply
 
-    policy = {
-        "maxAttempts": 3,
-        "initialBackoff": "1s",
-        "maxBackoff": "1s",
-        "backoffMultiplier": 1,
-        "retryableStatusCodes": ["UNAVAILABLE"],
-    }
-    config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
-    async with open_channel_pair(Flaky(), interceptors=[CallLog()], service_config=config) as (channel, _):
+    async with open_channel_pair(Flaky(), interceptors=[CallLog()], service_config=TWO_RETRIES) as (channel, _):
         await EchoStub(channel).Unary(EchoRequest())
     (record,) = of_calls(records)
     assert (record.rpc_attempts, record.rpc_sent, record.rpc_received) == (3, 1, 1)

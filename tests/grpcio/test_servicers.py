@@ -18,6 +18,7 @@ from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
 from tests.echo_service import Echo
+from tests.support.streams import use_streams
 from trio_grpc import Compression, Proceed, RpcError, ServicerContext, StatusCode, serve
 from trio_grpc.grpcio import GrpcioContext, GrpcioServicers
 from trio_grpc.testing import ChannelPair, MemoryListener, open_channel_pair
@@ -59,18 +60,7 @@ async def test_all_kinds_of_calls(autojump_clock: Clock, opened: Opener) -> None
     async with opened(AioEcho()) as (channel, _):
         echo = EchoStub(channel)
         assert await echo.Unary(EchoRequest(text="x")) == EchoReply(text="x")
-        async with echo.ServerStream(EchoRequest(count=3)) as stream:
-            assert [reply.count async for reply in stream] == [0, 1, 2]
-        assert await echo.ClientStream([EchoRequest(payload=b"a"), EchoRequest(payload=b"b")]) == EchoReply(
-            payload=b"ab", count=2
-        )
-        async with echo.Bidi() as call:
-            for word in "one", "two":
-                await call.send(EchoRequest(text=word))
-                assert (await call.receive()).text == word
-            await call.done_sending()
-            with pytest.raises(trio.EndOfChannel):
-                await call.receive()
+        await use_streams(echo)
 
 
 async def test_both_ends_generated_by_grpcio(autojump_clock: Clock, opened: Opener, grpcio_echo: ModuleType) -> None:

@@ -15,6 +15,7 @@ import trio.testing
 from echo_pb2 import EchoReply, EchoRequest
 from echo_trio_grpc import EchoStub
 
+from tests.support.streams import converse, use_streams
 from trio_grpc import RpcError, StatusCode
 from trio_grpc.grpcio import GrpcioServicers
 from trio_grpc.testing import open_channel_pair
@@ -50,16 +51,7 @@ async def test_all_kinds_of_calls(grpcio_echo: ModuleType) -> None:
     async with opened(grpcio_echo, PlainEcho()) as (channel, _):
         echo = EchoStub(channel)
         assert (await echo.Unary(EchoRequest(text="x"))).text == "x"
-        async with echo.ServerStream(EchoRequest(count=3)) as stream:
-            assert [reply.count async for reply in stream] == [0, 1, 2]
-        assert (await echo.ClientStream([EchoRequest(payload=b"a"), EchoRequest(payload=b"b")])).payload == b"ab"
-        async with echo.Bidi() as call:
-            for word in "one", "two":
-                await call.send(EchoRequest(text=word))
-                assert (await call.receive()).text == word
-            await call.done_sending()
-            with pytest.raises(trio.EndOfChannel):
-                await call.receive()
+        await use_streams(echo)
 
 
 async def test_what_the_context_does(grpcio_echo: ModuleType) -> None:
@@ -194,12 +186,7 @@ async def test_a_thread_of_the_handler_reads_requests(grpcio_echo: ModuleType) -
 
     async with opened(grpcio_echo, Conversing()) as (channel, _), EchoStub(channel).Bidi() as call:
         assert list(await call.wait_initial_metadata()) == [("first", "1")]
-        for word in "one", "two":
-            await call.send(EchoRequest(text=word))
-            assert (await call.receive()).text == word
-        await call.done_sending()
-        with pytest.raises(trio.EndOfChannel):
-            await call.receive()
+        await converse(call)
     assert seen == [None, True, None]
 
 

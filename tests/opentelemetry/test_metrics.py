@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from tests.echo_service import Context, Echo
+from tests.support.retries import TWO_RETRIES
 from trio_grpc import RpcError, StatusCode
 from trio_grpc.opentelemetry import ClientMetrics, ServerMetrics
 from trio_grpc.opentelemetry._metrics import _canonical
@@ -98,20 +99,10 @@ async def test_a_server(autojump_clock: Clock, measured: Measured) -> None:
     assert (len(bounds), bounds[:3], bounds[-1]) == (41, (0.0, 0.00001, 0.00005), 100.0)
 
 
-POLICY = {
-    "maxAttempts": 3,
-    "initialBackoff": "1s",
-    "maxBackoff": "1s",
-    "backoffMultiplier": 1,
-    "retryableStatusCodes": ["UNAVAILABLE"],
-}
-CONFIG = {"methodConfig": [{"name": [{}], "retryPolicy": POLICY}]}
-
-
 @pytest.mark.parametrize("retries", [False, True])
 async def test_a_client_with_retries(retries: bool, autojump_clock: Clock, measured: Measured) -> None:
     interceptors = [ClientMetrics(measured.provider, retries=retries)]
-    async with open_channel_pair(Slow(), interceptors=interceptors, service_config=CONFIG) as (channel, _):
+    async with open_channel_pair(Slow(), interceptors=interceptors, service_config=TWO_RETRIES) as (channel, _):
         await EchoStub(channel).Unary(EchoRequest(text="flaky"))
         target = channel.target
     common = {**METHOD, "grpc.target": target}

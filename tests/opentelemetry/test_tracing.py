@@ -21,6 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from tests.behaviour.scripted import UNARY, expect_reply
 from tests.echo_service import Context, Echo
+from tests.support.retries import TWO_RETRIES
 from trio_grpc import Metadata, RpcError, StatusCode, open_channel, serve
 from trio_grpc.opentelemetry import ClientTracing, GrpcTraceBinPropagator, ServerTracing
 from trio_grpc.opentelemetry._propagation import GETTER, SETTER
@@ -159,15 +160,7 @@ async def test_failures(text: str, description: str, autojump_clock: Clock, span
 
 
 async def test_retries_have_spans_of_their_own(autojump_clock: Clock, spans: Spans) -> None:
-    policy = {
-        "maxAttempts": 3,
-        "initialBackoff": "1s",
-        "maxBackoff": "1s",
-        "backoffMultiplier": 1,
-        "retryableStatusCodes": ["UNAVAILABLE"],
-    }
-    config = {"methodConfig": [{"name": [{}], "retryPolicy": policy}]}
-    async with spans.pair(Failing(), service_config=config) as (channel, _):
+    async with spans.pair(Failing(), service_config=TWO_RETRIES) as (channel, _):
         await EchoStub(channel).Unary(EchoRequest())
     call = spans.one("Sent.echo.Echo.Unary")
     attempts = spans.named("Attempt.echo.Echo.Unary")

@@ -186,6 +186,12 @@ def retry_policy(**options: Any) -> RetryPolicy:
     )
 
 
+#: Two retries, about a second apart.
+TWO_RETRIES = ServiceConfig(
+    methods=[MethodConfig(retry_policy=retry_policy(max_attempts=3, max_backoff=1, backoff_multiplier=1))]
+)
+
+
 def hedging_policy(**options: Any) -> HedgingPolicy:
     """Three attempts, a second apart."""
     return HedgingPolicy(

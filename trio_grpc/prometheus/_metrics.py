@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import trio
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
@@ -31,15 +31,19 @@ _CODES = {
 
 
 class _Metrics:
-    """What both sides have in common.
+    """What both sides have in common."""
 
-    Args:
-        side: ``"server"`` or ``"client"``, which is part of the names.
-        registry: where to register the metrics.
-        buckets: of the histogram, in seconds; None for no histogram.
-    """
+    #: ``"server"`` or ``"client"``, which is part of the names.
+    _side: ClassVar[str]
 
-    def __init__(self, side: str, registry: CollectorRegistry, buckets: Sequence[float] | None) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry = REGISTRY,
+        *,
+        buckets: Sequence[float] | None = Histogram.DEFAULT_BUCKETS,
+    ) -> None:
+        side = self._side
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"grpc_{side}_{name}", text, (*_LABELS, *labels), registry=registry)
 
@@ -89,13 +93,7 @@ class ServerMetrics(_Metrics):
         ValueError: the registry has metrics of these names.
     """
 
-    def __init__(
-        self,
-        registry: CollectorRegistry = REGISTRY,
-        *,
-        buckets: Sequence[float] | None = Histogram.DEFAULT_BUCKETS,
-    ) -> None:
-        super().__init__("server", registry, buckets)
+    _side = "server"
 
     async def __call__(self, context: ServicerContext[Any], proceed: Proceed, /) -> None:
         """Run the RPC, and count it."""
@@ -118,13 +116,7 @@ class ClientMetrics(_Metrics):
         ValueError: the registry has metrics of these names.
     """
 
-    def __init__(
-        self,
-        registry: CollectorRegistry = REGISTRY,
-        *,
-        buckets: Sequence[float] | None = Histogram.DEFAULT_BUCKETS,
-    ) -> None:
-        super().__init__("client", registry, buckets)
+    _side = "client"
 
     async def __call__(self, call: InterceptedCall, proceed: Proceed, /) -> None:
         """Run the call, and count it."""
