@@ -91,6 +91,7 @@ def test_a_server_that_is_not_there(command: CommandLine) -> None:
 
 def test_ctrl_c_ends_it_early_and_tells_what_was_measured(target: str) -> None:
     # Nothing tells when it has begun to measure, and a busy machine takes its time.
+    out = err = ""
     for patience in 2.5, 8.0, 20.0:
         process = start("bench", target, UNARY, "--duration", "50", "--warm-up", "0.1", "--json")
         time.sleep(patience)
